@@ -1,0 +1,40 @@
+# Every target works on a fresh machine that has Python 3.11 and make.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install run test lint types chaos bench test-engines clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,dev]'
+	@touch $(STAMP)
+
+run: install
+	$(BIN)/kimi-gateway serve --emulator-if-empty
+
+test: install lint types
+	$(BIN)/pytest -n auto --dist worksteal -m 'not chaos'
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: install
+	$(BIN)/mypy
+
+chaos: install
+	$(BIN)/pytest -n 2 -m chaos --timeout 1800
+
+bench: install
+	$(BIN)/python -m bench
+
+test-engines: install
+	$(BIN)/pytest tests/engines --timeout 600
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""What stands behind the gateway: the wire, its dialects, the upstream client and the Kimi emulator."""

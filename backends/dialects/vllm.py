@@ -1,0 +1,40 @@
+"""vLLM with its kimi_k3 parsers, read in 0.33.0 and recorded with 0.32.0."""
+
+from backends.dialect import Dialect
+
+DIALECT = Dialect(
+    name="vllm",
+    url_variable="VLLM_BASE_URL",
+    models={"kimi-k3.1-pro": "moonshotai/Kimi-K3.1-Pro"},
+    # Versions between the rename (#27752) and late 2026 dropped reasoning_content on input without a word
+    # (#38488); both names with one text serve every version, and llama.cpp's server as well.
+    thought_in=("reasoning_content", "reasoning"),
+    # renderers/kimi_k3.py maps `none` to thinking off; `thinking: {"type": "disabled"}` is ignored there.
+    thinking_off={"reasoning_effort": "none"},
+    own_fields=frozenset(
+        {
+            "add_generation_prompt",
+            "cache_salt",
+            "chat_template_kwargs",
+            "continue_final_message",
+            "guided_choice",
+            "guided_grammar",
+            "guided_json",
+            "guided_regex",
+            "ignore_eos",
+            "include_reasoning",
+            "min_tokens",
+            "priority",
+            "repetition_penalty",
+            "min_p",
+            "top_k",
+            "skip_special_tokens",
+            "structured_outputs",
+            "thinking_token_budget",
+        }
+    ),
+    conversation_header="X-Session-ID",
+    partial="continue_final_message",
+    marks_named_call_stop=True,
+    key_required=False,
+)

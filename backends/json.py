@@ -1,0 +1,62 @@
+"""JSON as Python types: exact decoding and encoding, and getters that narrow without raising.
+
+Numbers with a fraction become `Decimal` and leave again with the same digits, so a cost of 0.0212 or a log
+probability is never bent by a binary float.
+"""
+
+from decimal import Decimal
+from typing import TypeAlias, cast
+
+import msgspec
+
+JsonScalar: TypeAlias = str | int | float | Decimal | bool | None
+Json: TypeAlias = "JsonScalar | list[Json] | dict[str, Json]"
+JsonObject: TypeAlias = dict[str, Json]
+
+_decoder = msgspec.json.Decoder(float_hook=Decimal)
+_encoder = msgspec.json.Encoder(decimal_format="number")
+
+
+class JsonError(ValueError):
+    """The bytes are not JSON; the message says where."""
+
+
+def decode(data: bytes | bytearray | memoryview) -> Json:
+    """The value of a JSON text in UTF-8. Raises `JsonError`."""
+    try:
+        return cast(Json, _decoder.decode(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+        raise JsonError(str(err)) from err
+
+
+def encode(value: object) -> bytes:
+    """Compact JSON in UTF-8; `msgspec.Raw` parts are spliced in as they are, `Decimal` as number."""
+    return _encoder.encode(value)
+
+
+def as_object(value: Json | None) -> JsonObject | None:
+    """The value if it is an object, else None."""
+    return value if isinstance(value, dict) else None
+
+
+def as_list(value: Json | None) -> list[Json]:
+    """The value if it is an array, else an empty list."""
+    return value if isinstance(value, list) else []
+
+
+def as_str(value: Json | None) -> str | None:
+    """The value if it is a string (the empty one included), else None."""
+    return value if isinstance(value, str) else None
+
+
+def as_count(value: Json | None) -> int | None:
+    """The value if it is a whole number (not a boolean), else None."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float | Decimal):
+        exact = Decimal(value)
+        if exact.is_finite() and exact == exact.to_integral_value() and exact.copy_abs() < 2**63:
+            return int(exact)
+    return None
