@@ -5,12 +5,12 @@ probability is never bent by a binary float.
 """
 
 from decimal import Decimal
-from typing import TypeAlias, cast
+from typing import TypeAlias, Union, cast
 
 import msgspec
 
 JsonScalar: TypeAlias = str | int | float | Decimal | bool | None
-Json: TypeAlias = "JsonScalar | list[Json] | dict[str, Json]"
+Json: TypeAlias = Union[JsonScalar, list["Json"], dict[str, "Json"]]  # noqa: UP007 (recursive at run time)
 JsonObject: TypeAlias = dict[str, Json]
 
 _decoder = msgspec.json.Decoder(float_hook=Decimal)
@@ -34,22 +34,22 @@ def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
-def as_object(value: Json | None) -> JsonObject | None:
+def as_object(value: Json) -> JsonObject | None:
     """The value if it is an object, else None."""
     return value if isinstance(value, dict) else None
 
 
-def as_list(value: Json | None) -> list[Json]:
+def as_list(value: Json) -> list[Json]:
     """The value if it is an array, else an empty list."""
     return value if isinstance(value, list) else []
 
 
-def as_str(value: Json | None) -> str | None:
+def as_str(value: Json) -> str | None:
     """The value if it is a string (the empty one included), else None."""
     return value if isinstance(value, str) else None
 
 
-def as_count(value: Json | None) -> int | None:
+def as_count(value: Json) -> int | None:
     """The value if it is a whole number (not a boolean), else None."""
     if isinstance(value, bool):
         return None

@@ -1,0 +1,1 @@
+"""The pure core: functions and values only; no socket, clock, file or environment."""

@@ -1,0 +1,109 @@
+"""What follows an upstream's fault before any content was forwarded: again, elsewhere, or the end.
+
+One table for every dialect. The vendor's words decide, not the status alone: one 429 means "wait", another "never".
+
+| kind | same target | another target |
+|---|---|---|
+| connect, server | once no other target is left, after a pause | at once |
+| overload | after 0.25 to 8 s, growing and jittered, or the time it names | once a wait has not helped |
+| rate | after the time it names, if within max_wait_s | where it names more |
+| timeout, reset, incomplete | never: it may have been billed | at once, the attempt marked |
+| quota, auth, tls | never | at once |
+| context | never | only one with a larger window |
+| filter, request | never | never |
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from backends.faults import Fault, FaultKind
+
+Step = Literal["again", "next", "stop"]
+
+_ELSEWHERE_ONLY: Final = frozenset(
+    {
+        FaultKind.TIMEOUT,
+        FaultKind.RESET,
+        FaultKind.INCOMPLETE,
+        FaultKind.QUOTA,
+        FaultKind.AUTH,
+        FaultKind.TLS,
+        FaultKind.CONTEXT,
+    }
+)
+_FINAL: Final = frozenset({FaultKind.FILTER, FaultKind.REQUEST})
+_FIRST_WAIT_S: Final = 0.25
+_LONGEST_WAIT_S: Final = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a request stands after a failed attempt. `repeats` counts attempts on this target before this one
+    that ended in a fault; `others` says whether another target may take it; `draw` is random in [0, 1)."""
+
+    retries_left: int
+    repeats: int
+    others: bool
+    max_wait_s: float
+    draw: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The next step and the pause before it, in seconds."""
+
+    step: Step
+    wait_s: float = 0.0
+
+
+_STOP: Final = Decision("stop")
+_NEXT: Final = Decision("next")
+
+
+def next_step(fault: Fault, standing: Standing) -> Decision:
+    """What to do after this fault."""
+    if standing.retries_left <= 0 or fault.kind in _FINAL:
+        return _STOP
+    if fault.kind in _ELSEWHERE_ONLY:
+        return _NEXT if standing.others else _STOP
+    if fault.kind in (FaultKind.OVERLOAD, FaultKind.RATE):
+        return _after_limit(fault, standing)
+    return _NEXT if standing.others else Decision("again", pause_s(standing.repeats, standing.draw))
+
+
+def _after_limit(fault: Fault, standing: Standing) -> Decision:
+    """A wait that the upstream named is kept exactly; one longer than allowed sends the request elsewhere."""
+    named = fault.retry_after_s
+    if named is not None and named > standing.max_wait_s:
+        return _NEXT if standing.others else _STOP
+    if fault.kind is FaultKind.OVERLOAD and standing.repeats > 0 and standing.others:
+        return _NEXT
+    least_s = pause_s(standing.repeats, standing.draw)
+    return Decision("again", least_s if named is None else max(named, _FIRST_WAIT_S))
+
+
+def pause_s(repeats: int, draw: float) -> float:
+    """A growing, jittered pause: in the upper half of 0.5, 1, 2, 4, then 8 seconds."""
+    top = min(_LONGEST_WAIT_S, 2 * _FIRST_WAIT_S * float(2 ** min(repeats, 10)))
+    return top / 2 + draw * top / 2
+
+
+@dataclass(slots=True)
+class RetryBudget:
+    """Further attempts over all requests: at most `ratio` for each request, with a small reserve, so that an
+    outage is not answered by a storm of our own."""
+
+    ratio: float
+    reserve: float = 10.0
+    tokens: float = 10.0
+
+    def request(self) -> None:
+        """A request came: it earns a part of a retry."""
+        self.tokens = min(self.tokens + self.ratio, self.reserve)
+
+    def take(self) -> bool:
+        """Takes one further attempt; false where the budget is spent."""
+        if self.tokens < 1:
+            return False
+        self.tokens -= 1
+        return True

@@ -1,0 +1,273 @@
+"""The narrow view of a request body: the fields the gateway acts on, decoded; everything else as raw bytes.
+
+The body is scanned once. Top-level fields and messages stay slices of the client's bytes and are spliced into
+the upstream's body, so what we do not touch arrives unchanged and a million-token prompt is never decoded.
+A wrong type in a field we read is a 400 that names it; about other fields the view says nothing.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from backends.json import Json, JsonError, JsonObject, as_count, as_object, as_str, decode
+from backends.messages import MessageError, MessageHead, is_null, read_heads
+from kimi_gateway.core.effort import EffortWish
+from kimi_gateway.errors import InvalidRequest
+from pricing.estimate import TextSize
+
+Raw = msgspec.Raw
+
+_fields = msgspec.json.Decoder(dict[str, Raw])
+_BASE64: Final = re.compile(rb";base64,[A-Za-z0-9+/=\\s]*")
+_items = msgspec.json.Decoder(list[Raw])
+
+
+@dataclass(slots=True)
+class RequestView:
+    """One chat completion request. `fields` and `messages` are slices of the body, in the client's order."""
+
+    fields: dict[str, Raw]
+    messages: list[Raw]
+    heads: list[MessageHead]
+    text: TextSize
+    model: str
+    stream: bool
+    stream_options: JsonObject
+    n: int
+    effort: EffortWish
+    output_limit: int | None  # max_completion_tokens, else max_tokens
+    limit_field: str  # the name it came under, "" where there was none
+    ttl: str  # "", "5m", "1h"
+    service_tier: str | None
+    named_tool: str | None  # the function that tool_choice names
+
+    @property
+    def include_usage(self) -> bool:
+        """The client asked for the extra usage chunk."""
+        return self.stream_options.get("include_usage") is True
+
+
+def read(body: bytes) -> RequestView:
+    """The view of a body. Raises `InvalidRequest` naming field, problem and remedy."""
+    fields, characters = _top_level(body)
+    text = _text_size(body, characters)
+    stream = _typed(fields, "stream", bool) or False
+    limit, limit_field = _output_limit(fields)
+    messages, heads = _messages(fields)
+    return RequestView(
+        fields=fields,
+        messages=messages,
+        heads=heads,
+        text=text,
+        model=_model(fields),
+        stream=stream,
+        stream_options=_stream_options(fields),
+        n=_count(fields, "n", least=1) or 1,
+        effort=_effort(fields),
+        output_limit=limit,
+        limit_field=limit_field,
+        ttl=_ttl(fields),
+        service_tier=_typed(fields, "service_tier", str),
+        named_tool=_named_tool(fields),
+    )
+
+
+def _top_level(body: bytes) -> tuple[dict[str, Raw], int]:
+    try:
+        characters = len(body.decode())
+        fields = _fields.decode(body)
+    except UnicodeDecodeError as err:
+        raise InvalidRequest(
+            f"the body is not UTF-8 at byte {err.start}; send JSON encoded as UTF-8", code="invalid_json"
+        ) from err
+    except (msgspec.DecodeError, RecursionError) as err:
+        raise InvalidRequest(
+            f"the body is not a JSON object ({_short(err)}); send one with model and messages", code="invalid_json"
+        ) from err
+    return {name: raw for name, raw in fields.items() if name not in _NULLABLE or not is_null(raw)}, characters
+
+
+def _text_size(body: bytes, characters: int) -> TextSize:
+    """The size of the text in a body, without the base64 of its media, from its bytes and characters.
+
+    A character of 2, 3 or 4 bytes adds 1, 2 or 3 to the difference of the two; counting 4 bytes for every 3 of it
+    never counts too many bytes outside ASCII, so the lower bound of an estimate stays one.
+    """
+    media = sum(match.end() - match.start() for match in _BASE64.finditer(body)) if b";base64," in body else 0
+    extra = len(body) - characters
+    other = extra * 4 // 3
+    return TextSize(len(body) - media, min(other, len(body) - media), min(extra // 2, other // 3))
+
+
+# Fields for which null means the same as absent; elsewhere a null is the client's and passes.
+_NULLABLE: Final = frozenset(
+    {
+        "max_completion_tokens",
+        "max_tokens",
+        "n",
+        "parallel_tool_calls",
+        "prompt_cache_options",
+        "reasoning",
+        "reasoning_effort",
+        "response_format",
+        "service_tier",
+        "stop",
+        "stream",
+        "stream_options",
+        "temperature",
+        "thinking",
+        "tool_choice",
+        "tools",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+    }
+)
+
+
+def _short(err: BaseException) -> str:
+    return str(err).replace("\n", " ")[:160]
+
+
+def _value(fields: dict[str, Raw], name: str) -> Json:
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    try:
+        return decode(bytes(raw))
+    except JsonError as err:
+        raise InvalidRequest(f"{name} is not valid JSON ({err})", code="invalid_json", param=name) from err
+
+
+_KINDS: Final = {bool: "true or false", str: "a string", dict: "an object", list: "an array"}
+
+
+def _wrong(name: str, value: Json, wanted: str, remedy: str = "") -> InvalidRequest:
+    shown = type(value).__name__ if isinstance(value, dict | list | str) and len(str(value)) > 40 else repr(value)
+    return InvalidRequest(
+        f"{name} must be {wanted}, not {shown}" + (f"; {remedy}" if remedy else ""),
+        code="invalid_type",
+        param=name,
+    )
+
+
+def _typed(fields: dict[str, Raw], name: str, kind: type[Any]) -> Any:
+    """The field's value if it is of that kind, None where absent or null."""
+    value = _value(fields, name)
+    if value is None or isinstance(value, kind):
+        return value
+    raise _wrong(name, value, _KINDS[kind])
+
+
+def _count(fields: dict[str, Raw], name: str, *, least: int) -> int | None:
+    value = _value(fields, name)
+    if value is None:
+        return None
+    count = as_count(value)
+    if count is None or count < least:
+        raise _wrong(name, value, f"a whole number of at least {least}")
+    return count
+
+
+def _model(fields: dict[str, Raw]) -> str:
+    model = _typed(fields, "model", str)
+    if not model:
+        raise InvalidRequest(
+            "model is missing; name one that GET /v1/models lists, such as kimi-k3.1-pro",
+            code="missing_field",
+            param="model",
+        )
+    return str(model)
+
+
+def _messages(fields: dict[str, Raw]) -> tuple[list[Raw], list[MessageHead]]:
+    raw = fields.get("messages")
+    if raw is None:
+        raise InvalidRequest(
+            "messages is missing; send an array with at least one message", code="missing_field", param="messages"
+        )
+    try:
+        messages = _items.decode(raw)
+        heads = read_heads(raw)
+    except MessageError as err:
+        raise InvalidRequest(
+            f"{err.path}: {err}; each message is an object with a role and content",
+            code="invalid_type",
+            param=err.path,
+        ) from err
+    except msgspec.DecodeError as err:
+        raise InvalidRequest(
+            "messages must be an array of objects", code="invalid_type", param="messages"
+        ) from err
+    if not messages:
+        raise InvalidRequest(
+            "messages is empty; send at least one message", code="invalid_value", param="messages"
+        )
+    return messages, heads
+
+
+def _stream_options(fields: dict[str, Raw]) -> JsonObject:
+    options = _typed(fields, "stream_options", dict) or {}
+    wish = options.get("include_usage")
+    if wish is not None and not isinstance(wish, bool):
+        raise _wrong("stream_options.include_usage", wish, "true or false")
+    return dict(options)
+
+
+def _effort(fields: dict[str, Raw]) -> EffortWish:
+    thinking = as_object(_typed(fields, "thinking", dict)) or {}
+    reasoning = as_object(_typed(fields, "reasoning", dict)) or {}
+    return EffortWish(
+        reasoning_effort=_typed(fields, "reasoning_effort", str),
+        thinking_effort=_member("thinking.effort", thinking.get("effort")),
+        nested_effort=_member("reasoning.effort", reasoning.get("effort")),
+        thinking_type=_member("thinking.type", thinking.get("type")),
+    )
+
+
+def _member(path: str, value: Json) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise _wrong(path, value, "a string")
+
+
+def _output_limit(fields: dict[str, Raw]) -> tuple[int | None, str]:
+    """The newer name wins where both are there; null is absent."""
+    newer = _count(fields, "max_completion_tokens", least=1)
+    older = _count(fields, "max_tokens", least=1)
+    if newer is not None:
+        return newer, "max_completion_tokens"
+    return older, "max_tokens" if older is not None else ""
+
+
+def _ttl(fields: dict[str, Raw]) -> str:
+    options = as_object(_typed(fields, "prompt_cache_options", dict))
+    if options is None:
+        return ""
+    mode = options.get("mode")
+    if mode not in (None, "implicit"):
+        raise _wrong("prompt_cache_options.mode", mode, '"implicit", the only mode there is')
+    ttl = as_str(options.get("ttl"))
+    if options.get("ttl") is not None and ttl not in ("5m", "1h"):
+        raise _wrong("prompt_cache_options.ttl", options.get("ttl"), '"5m" or "1h"')
+    return ttl or ""
+
+
+def _named_tool(fields: dict[str, Raw]) -> str | None:
+    choice = _value(fields, "tool_choice")
+    if choice is None or isinstance(choice, str):
+        return None
+    found = as_object(choice)
+    if found is None:
+        raise _wrong("tool_choice", choice, "auto, none, required or an object that names a function")
+    function = as_object(found.get("function")) or {}
+    name = as_str(function.get("name"))
+    if found.get("type") == "function" and not name:
+        raise InvalidRequest(
+            "tool_choice.function.name is missing; name one of tools, or send auto, none or required",
+            code="missing_field",
+            param="tool_choice.function.name",
+        )
+    return name

@@ -1,0 +1,1 @@
+"""One request from its body to its ledger row: read, plan, send, stream, settle."""

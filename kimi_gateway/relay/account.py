@@ -1,0 +1,178 @@
+"""The account of one request: its row, what was seen of its answer, and the one settlement."""
+
+from backends.faults import Fault, FaultKind
+from backends.json import JsonObject
+from backends.usage import Measured
+from kimi_gateway.core.plan import tier_of
+from kimi_gateway.errors import GatewayError
+from kimi_gateway.relay.context import Context
+from kimi_gateway.relay.request import Prepared
+from kimi_gateway.relay.settle import Estimated, PriceTag, Used, book, measured_use, price_tag, seller_of
+from kimi_gateway.relay.tally import Tally
+from pricing.estimate import estimate_tokens
+from pricing.ledger.row import AttemptRecord, LedgerRow, Status
+from pricing.money import usd, usd_text
+
+_MAYBE_BILLED = frozenset({FaultKind.TIMEOUT, FaultKind.RESET, FaultKind.INCOMPLETE})
+"""Faults after the request was sent: the upstream may have charged for it."""
+
+
+class Account:
+    """Books one request. `settle` acts once; later calls change nothing."""
+
+    def __init__(self, ctx: Context, prepared: Prepared, row: LedgerRow, began: float) -> None:
+        self._ctx = ctx
+        self._prepared = prepared
+        self._began = began
+        self._first_byte: float | None = None
+        self._first_content: float | None = None
+        self._last_content: float | None = None
+        self._fault: Fault | None = None
+        self._used: Used | None = None
+        self._asked_at_ms = 0
+        self.row = row
+        self.tally = Tally()
+        self.is_settled = False
+
+    def open(self) -> None:
+        """Books that the request is about to go upstream. Raises `LedgerUnavailable`."""
+        self._asked_at_ms = self._ms(self._ctx.mono())
+        self._ctx.books.open(self.row)
+
+    def progress(self) -> None:
+        """Books what was delivered so far."""
+        if not self.is_settled:
+            self._note_use()
+            self._ctx.books.progress(self.row)
+
+    def first_byte(self, now: float) -> None:
+        """The first byte of the answer's body came."""
+        self._first_byte = now
+
+    def content(self, now: float) -> None:
+        """Content, thought, a call or a finish reason came."""
+        if self._first_content is None:
+            self._first_content = now
+            self.row.ttft_ms = self._ms(now)
+            self._ctx.metrics.first_token(self.row.target, now - self._began)
+        elif self._last_content is not None:
+            self._ctx.metrics.chunk_gap(now - self._last_content)
+        self._last_content = now
+
+    def answered_by(self, upstream_model: str) -> str:
+        """The public name of the model that answers; noted in the row, an unasked one as an anomaly."""
+        row, models = self.row, self._prepared.target.models
+        row.upstream_model = upstream_model
+        if upstream_model == self._prepared.upstream_model or upstream_model == row.model:
+            return row.model
+        public = next((name for name, theirs in models.items() if theirs == upstream_model), upstream_model)
+        if public != row.model:
+            row.anomaly = "other_model"
+            row.model, row.tier = public, tier_of(public)
+        return public
+
+    def failed(self, fault: Fault) -> None:
+        """The upstream failed."""
+        self._fault = fault
+
+    def close_measured(self) -> tuple[JsonObject | None, JsonObject]:
+        """Usage for the client (None where the upstream reported none) and the `kimi` object, at a clean end."""
+        self._note_use()
+        wire = dict(self._used.wire) if isinstance(self._used, Measured) else None
+        cost_nano = self.row.cost_nano
+        if wire is not None and cost_nano is not None:
+            wire["cost"] = usd(cost_nano)
+        return wire, self._meta()
+
+    def _meta(self) -> JsonObject:
+        row = self.row
+        return {
+            "request_id": row.request_id,
+            "target": row.target,
+            "model": row.model,
+            "tier": row.tier,
+            "effort": row.effort,
+            "attempts": max(1, len(row.attempts)),
+            "thinking": row.thinking or None,
+            "adjusted": list(row.adjusted),
+            "cost_usd": usd_text(row.cost_nano) if row.cost_nano is not None else None,
+        }
+
+    def settle(self, status: Status, *, error: GatewayError | None = None) -> None:
+        """Books the end of the request, once."""
+        if self.is_settled:
+            return
+        self.is_settled = True
+        row, now = self.row, self._ctx.mono()
+        self._note_use()
+        row.status = status
+        row.http_status = _http_status(status, error)
+        row.outcome = "thinking_exhausted" if status == "ok" and self.tally.ran_out_thinking else ""
+        if error is not None:
+            row.error_type, row.error_code, row.message = error.type, error.code or "", error.message
+        row.total_ms = self._ms(now)
+        row.attempts = [self._attempt(now)]
+        self._ctx.books.settled(row)
+        self._ctx.metrics.settled(row, now - self._began)
+        self._ctx.log.settled(row)
+
+    def _attempt(self, now: float) -> AttemptRecord:
+        fault, prepared = self._fault, self._prepared
+        return AttemptRecord(
+            target=prepared.target.name,
+            dialect=prepared.dialect.name,
+            model=prepared.upstream_model,
+            start_ms=self._asked_at_ms,
+            end_ms=self._ms(now),
+            first_byte_ms=self._ms(self._first_byte) if self._first_byte is not None else None,
+            upstream_id=self.tally.upstream_id,
+            upstream_request_id=self.tally.upstream_request_id,
+            status=self.tally.status,
+            fault=fault.kind.value if fault is not None else None,
+            message=fault.message if fault is not None else None,
+            maybe_billed=self._maybe_billed(),
+        )
+
+    def _maybe_billed(self) -> bool:
+        """It ended before the upstream said what it used, after the request had gone out."""
+        if self.tally.usage is not None:
+            return False
+        if self._fault is not None:
+            return self._fault.kind in _MAYBE_BILLED or self.tally.delivered_bytes > 0
+        return self.row.status not in ("ok", "open")
+
+    def _note_use(self) -> None:
+        """Usage and money as known now: the last report, else an estimate of what was delivered."""
+        prepared, tally = self._prepared, self.tally
+        if tally.usage is not None:
+            self.row.raw_usage = tally.usage
+            self._used = measured_use(tally.usage, prepared.dialect, tally.headers, prepared.ttl)
+        elif self._was_answered():
+            self._used = Estimated(prepared.prompt_estimate, estimate_tokens(tally.delivered_bytes))
+        book(self.row, self._used, self._tag())
+
+    def _was_answered(self) -> bool:
+        """A model worked on it: content came, or the answer had begun when the client left."""
+        if self.tally.delivered_bytes > 0:
+            return True
+        return self._fault is None and self.tally.status is not None and self.tally.status < 300
+
+    def _tag(self) -> PriceTag:
+        prepared = self._prepared
+        return price_tag(
+            prepared.target.name,
+            prepared.target.prices,
+            seller=seller_of(prepared.dialect, prepared.target.host),
+            model=self.row.upstream_model or prepared.upstream_model,
+            at_s=self.row.started_at,
+            cards=self._ctx.cards,
+        )
+
+    def _ms(self, now: float) -> int:
+        return round((now - self._began) * 1000)
+
+
+def _http_status(status: Status, error: GatewayError | None) -> int:
+    if error is not None:
+        return error.status
+    return 200 if status == "ok" else 499

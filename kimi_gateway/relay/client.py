@@ -1,0 +1,174 @@
+"""The client's side of one request, over ASGI: body in, head and body out, and whether it is still there."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+
+from kimi_gateway.errors import GatewayError, InvalidRequest, TooLarge, UnsupportedMedia
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class ClientGone(Exception):
+    """The client left before its request was whole."""
+
+
+class ClientStalled(Exception):
+    """The client took nothing for longer than the stall limit."""
+
+
+class BufferBudget:
+    """Bytes of request bodies in memory over all requests, against one limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Reserves room. Raises a 503 `GatewayError` where there is none."""
+        if self.held_bytes + size_bytes > self.limit_bytes:
+            raise GatewayError(
+                f"request bodies in memory would exceed {self.limit_bytes} bytes; send the request again shortly",
+                status=503,
+                code="buffer_full",
+                headers={"retry-after": "1", "x-should-retry": "true"},
+            )
+        self.held_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Releases what was reserved."""
+        self.held_bytes -= size_bytes
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first value of a request header (name in lower case), None where it is absent."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value.decode("latin-1"))
+    return None
+
+
+class Client:
+    """One client. `head_sent` turns true with the status line; after that only the body can say anything."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, stall_timeout_s: float) -> None:
+        self.scope = scope
+        self.head_sent = False
+        self._receive = receive
+        self._send = send
+        self._stall_timeout_s = stall_timeout_s
+
+    def header(self, name: bytes) -> str | None:
+        """A request header, by its lower-case name."""
+        return header(self.scope, name)
+
+    def check_media(self) -> None:
+        """Raises 415 unless the body is uncompressed JSON."""
+        kind = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise UnsupportedMedia(
+                f"content-type must be application/json, not {kind or 'absent'}", code="unsupported_media_type"
+            )
+        coding = (self.header(b"content-encoding") or "identity").strip().lower()
+        if coding != "identity":
+            raise UnsupportedMedia(
+                f"content-encoding {coding} is not taken; send the body uncompressed", code="unsupported_encoding"
+            )
+
+    async def read_body(self, *, max_bytes: int, budget: BufferBudget) -> bytes:
+        """The whole body, which stays counted in `budget` until the caller gives its length back.
+
+        Raises `TooLarge`, `ClientGone`, and 503 where the budget is full (before the body is read where its
+        length was announced).
+        """
+        announced = self._announced_length(max_bytes)
+        taken = announced
+        budget.take(taken)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part = message.get("body", b"")
+                size += len(part)
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
+                if size > taken:
+                    budget.take(size - taken)
+                    taken = size
+                parts.append(part)
+                if not message.get("more_body"):
+                    break
+        except BaseException:
+            budget.give_back(taken)
+            raise
+        budget.give_back(taken - size)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _announced_length(self, max_bytes: int) -> int:
+        text = self.header(b"content-length")
+        if text is None:
+            return 0
+        if not text.isdecimal():
+            raise InvalidRequest("content-length is not a number", code="invalid_header", param="content-length")
+        if int(text) > max_bytes:
+            raise _too_large(max_bytes)
+        return int(text)
+
+    async def gone(self) -> None:
+        """Returns when the client has left."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return
+
+    async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Sends status and headers: the head commit."""
+        self.head_sent = True
+        await self._out({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def write(self, data: bytes) -> None:
+        """Sends body bytes; waits while the client is slow. Raises `ClientStalled` beyond the limit."""
+        await self._out({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def finish(self, data: bytes = b"") -> None:
+        """Sends the last body bytes."""
+        await self._out({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Sends a whole JSON answer."""
+        pairs = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            *encoded(headers),
+        ]
+        await self.start(status, pairs)
+        await self.finish(body)
+
+    async def refuse(self, error: GatewayError, headers: Mapping[str, str]) -> None:
+        """Sends an error as a whole answer."""
+        await self.respond(error.status, {**headers, **error.headers}, error.body())
+
+    async def _out(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._stall_timeout_s):
+                await self._send(message)
+        except TimeoutError as err:
+            raise ClientStalled from err
+
+
+def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Header pairs as ASGI wants them."""
+    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+
+
+def _too_large(max_bytes: int) -> TooLarge:
+    return TooLarge(
+        f"the body is larger than {max_bytes} bytes; raise server.max_body_bytes or send less",
+        code="body_too_large",
+    )

@@ -1,0 +1,42 @@
+"""What the relay needs of the process around it: one value, built once by the app."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from backends.dialect import Dialect
+from backends.ports import Upstream
+from kimi_gateway.core.callers import Caller
+from kimi_gateway.lifecycle import Lifecycle
+from kimi_gateway.metrics import Metrics
+from kimi_gateway.ports import Books
+from kimi_gateway.relay.client import BufferBudget, Scope
+from kimi_gateway.settings import Settings
+from pricing.ledger.row import LedgerRow
+from pricing.rates import CardBook
+
+
+class RequestLog(Protocol):
+    """Where a settled request leaves its line."""
+
+    def settled(self, row: LedgerRow) -> None: ...
+
+
+@dataclass(slots=True)
+class Context:
+    """The relay's surroundings. `settings` and `cards` are replaced whole on a reload; a request keeps the ones
+    it began with. `mono` and `wall` are seconds, `random_bits` gives that many random bits."""
+
+    settings: Settings
+    cards: CardBook
+    dialects: Mapping[str, Dialect]
+    upstream: Upstream
+    books: Books
+    metrics: Metrics
+    log: RequestLog
+    lifecycle: Lifecycle
+    buffers: BufferBudget
+    authenticate: Callable[[Scope], Caller]
+    mono: Callable[[], float]
+    wall: Callable[[], float]
+    random_bits: Callable[[int], int]

@@ -1,0 +1,135 @@
+"""POST /v1/chat/completions as a plain ASGI endpoint: no middleware, no wrapped body."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from backends.json import JsonObject
+from kimi_gateway.core.ids import request_id
+from kimi_gateway.core.keys import KeyPolicy
+from kimi_gateway.core.shaping import Shaper
+from kimi_gateway.errors import GatewayError, ShuttingDown
+from kimi_gateway.relay.account import Account
+from kimi_gateway.relay.client import Client, ClientGone, ClientStalled, Receive, Scope, Send
+from kimi_gateway.relay.context import Context
+from kimi_gateway.relay.exchange import Exchange
+from kimi_gateway.relay.request import Prepared, prepare
+from kimi_gateway.relay.sinks import FoldSink, StreamSink
+from pricing.ledger.row import LedgerRow
+from pricing.money import usd_text
+
+_ADJUSTED_SHOWN: Final = 20
+
+
+class ChatEndpoint:
+    """Serves chat completions. Refusals before planning are answers without a row; everything else has one."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        ctx = self._ctx
+        began, started_at = ctx.mono(), ctx.wall()
+        own_id = request_id(int(started_at * 1000), ctx.random_bits(80))
+        client = Client(scope, receive, send, stall_timeout_s=ctx.settings.server.client_stall_timeout_s)
+        ctx.metrics.in_flight_changed(1)
+        held_bytes = 0
+        key = ""
+        try:
+            if not ctx.lifecycle.accepting:
+                raise ShuttingDown
+            policy = ctx.authenticate(scope).policy
+            key = policy.name
+            client.check_media()
+            body = await client.read_body(max_bytes=ctx.settings.server.max_body_bytes, budget=ctx.buffers)
+            held_bytes = len(body)
+            prepared = prepare(body, client, policy, ctx.settings, ctx.dialects)
+            del body
+            row = _row(own_id, started_at, prepared, policy)
+            account = Account(ctx, prepared, row, began)
+            account.open()
+            await _exchange(ctx, prepared, account, client).run()
+        except GatewayError as error:
+            ctx.metrics.refused(key)
+            await _refuse(client, error, own_id)
+        except (ClientGone, ClientStalled):
+            return
+        finally:
+            ctx.buffers.give_back(held_bytes)
+            ctx.metrics.in_flight_changed(-1)
+
+
+async def _refuse(client: Client, error: GatewayError, own_id: str) -> None:
+    try:
+        await client.refuse(error, {"x-kimi-request-id": own_id, "x-request-id": own_id})
+    except ClientStalled:
+        return
+
+
+def _row(own_id: str, started_at: float, prepared: Prepared, policy: KeyPolicy) -> LedgerRow:
+    return LedgerRow(
+        request_id=own_id,
+        started_at=started_at,
+        key=policy.name,
+        tags=prepared.tags,
+        route=prepared.route,
+        target=prepared.target.name,
+        model=prepared.model,
+        tier=prepared.tier,
+        effort=prepared.effort,
+        ttl=prepared.ttl,
+        stream=prepared.stream,
+        adjusted=list(prepared.adjusted),
+        thinking=prepared.thinking,
+    )
+
+
+def _exchange(ctx: Context, prepared: Prepared, account: Account, client: Client) -> Exchange:
+    row = account.row
+    defaults: JsonObject = {
+        "id": f"chatcmpl-{row.request_id}",
+        "object": "chat.completion",
+        "created": int(row.started_at),
+    }
+    sink: StreamSink | FoldSink
+    if prepared.stream:
+        shaper = Shaper(
+            n=prepared.n,
+            wants_usage=prepared.wants_usage,
+            wants_meta=prepared.wants_meta,
+            model=prepared.model,
+            created=int(row.started_at),
+            answer_id=f"chatcmpl-{row.request_id}",
+        )
+        keepalive = ctx.settings.server.keepalive
+        sink = StreamSink(client, shaper, lambda: head_headers(row), keepalive=keepalive)
+    else:
+        sink = FoldSink(client, prepared.n, lambda: head_headers(row), defaults=defaults)
+        sink.answers_as(prepared.model)
+    return Exchange(ctx, prepared, account, client, sink)
+
+
+def head_headers(row: LedgerRow) -> Mapping[str, str]:
+    """The response headers as known when the head leaves. The cost is known only where the answer is folded."""
+    headers = {
+        "x-kimi-request-id": row.request_id,
+        "x-request-id": row.request_id,
+        "x-kimi-target": row.target,
+        "x-kimi-model": row.model,
+        "x-kimi-effort": row.effort,
+        "x-kimi-tier": row.tier,
+        "x-kimi-attempts": str(max(1, len(row.attempts))),
+    }
+    if row.adjusted:
+        headers["x-kimi-adjusted"] = adjusted_header(row.adjusted)
+    if row.thinking:
+        headers["x-kimi-thinking"] = row.thinking
+    if not row.stream and row.status == "ok" and row.cost_nano is not None:
+        headers["x-kimi-cost-usd"] = usd_text(row.cost_nano)
+    return headers
+
+
+def adjusted_header(paths: list[str]) -> str:
+    """At most 20 paths, then how many more."""
+    shown = ",".join(paths[:_ADJUSTED_SHOWN])
+    more = len(paths) - _ADJUSTED_SHOWN
+    return f"{shown},+{more}" if more > 0 else shown

@@ -1,0 +1,290 @@
+"""One answer, from the open record to the settled one. The straight line of the whole product:
+
+    book open → open the upstream → read → decode events → shape or fold → client; usage → cost → book settled
+
+An attempt that fails before the head was sent is an HTTP error, after it an error event. A client that leaves
+cancels the upstream at once. Whatever happens, the row is settled exactly once.
+"""
+
+import asyncio
+from typing import Protocol
+
+from backends.faults import Fault, FaultKind, fault_from_response
+from backends.fold import as_chunks
+from backends.ports import Reply, UpstreamFault
+from backends.reader import Chunk, ChunkReader, Done, Failed, Item, read_complete
+from kimi_gateway.core.shaping import event
+from kimi_gateway.errors import GatewayError, ShuttingDown
+from kimi_gateway.relay.account import Account
+from kimi_gateway.relay.client import Client, ClientStalled
+from kimi_gateway.relay.context import Context
+from kimi_gateway.relay.faults import error_for
+from kimi_gateway.relay.pace import Limits, Pace
+from kimi_gateway.relay.request import Prepared
+from kimi_gateway.relay.sinks import FoldSink, Sink
+from pricing.ledger.row import Status
+
+_ERROR_BODY_BYTES = 256 * 1024
+_WHOLE_BODY_BYTES = 256 * 1024 * 1024
+_TAIL_WAIT_S = 0.05
+
+
+class _AnswerSink(Sink, Protocol):
+    def answers_as(self, model: str) -> None: ...
+
+
+class Exchange:
+    """Runs one prepared request against its target."""
+
+    def __init__(
+        self, ctx: Context, prepared: Prepared, account: Account, client: Client, sink: _AnswerSink
+    ) -> None:
+        self._ctx = ctx
+        self._prepared = prepared
+        self._account = account
+        self._client = client
+        self._sink = sink
+        self._reply: Reply | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopped: Status | None = None
+        timing, target = ctx.settings.timing, prepared.target
+        server = ctx.settings.server
+        keepalive_s = server.keepalive_interval_s if prepared.stream and server.keepalive != "off" else None
+        limits = Limits(
+            first_byte_s=target.first_byte_timeout_s,
+            idle_s=target.idle_timeout_s,
+            keepalive_s=keepalive_s,
+            grace_s=timing.usage_grace_s,
+            progress_s=timing.progress_s,
+        )
+        self._pace = Pace.begin(limits, ctx.mono())
+
+    def interrupt(self) -> None:
+        """Ends the answer with `shutting_down`."""
+        self._stop("shutting_down")
+
+    async def run(self) -> None:
+        """Serves the request to its end and settles its row. Raises only what cancelled it from outside."""
+        self._task = asyncio.current_task()
+        watcher = asyncio.create_task(self._client.gone())
+        watcher.add_done_callback(self._on_client_gone)
+        self._ctx.lifecycle.track(self)
+        try:
+            await self._to_an_end()
+        finally:
+            self._ctx.lifecycle.untrack(self)
+            watcher.cancel()
+            if self._reply is not None:
+                self._reply.close()
+            self._account.settle("error")
+
+    def _on_client_gone(self, watcher: "asyncio.Task[None]") -> None:
+        if not watcher.cancelled():
+            self._stop("client_disconnected")
+
+    def _stop(self, status: Status) -> None:
+        if self._stopped is None and self._task is not None and not self._account.is_settled:
+            self._stopped = status
+            self._task.cancel()
+
+    async def _to_an_end(self) -> None:
+        try:
+            await self._attempt()
+        except UpstreamFault as failure:
+            await self._fail(error_for(failure.fault), failure.fault)
+        except ClientStalled:
+            self._account.settle("client_stalled")
+        except asyncio.CancelledError:
+            if self._stopped is None or self._task is None:
+                raise
+            self._task.uncancel()
+            await self._end_stopped(self._stopped)
+
+    async def _end_stopped(self, status: Status) -> None:
+        if self._reply is not None:
+            self._reply.close()
+        if status == "shutting_down":
+            await self._fail(ShuttingDown(), None, status=status)
+        else:
+            self._account.settle(status)
+
+    async def _fail(self, error: GatewayError, fault: Fault | None, *, status: Status | None = None) -> None:
+        """Settles, then tells the client; a client that no longer listens changes nothing any more."""
+        if fault is not None:
+            self._account.failed(fault)
+            self._ctx.metrics.fault(self._prepared.target.name, fault.kind)
+        self._account.settle(status or self._ended_by(fault), error=error)
+        if self._reply is not None:
+            self._reply.close()
+        try:
+            await self._sink.fail(error)
+        except ClientStalled:
+            return
+
+    def _ended_by(self, fault: Fault | None) -> Status:
+        """`incomplete` for an answer that was cut off, `error` for everything else."""
+        cut = fault is not None and fault.kind in (FaultKind.INCOMPLETE, FaultKind.RESET)
+        return "incomplete" if cut and self._account.tally.delivered_bytes else "error"
+
+    async def _attempt(self) -> None:
+        reply = self._reply = await self._opened()
+        self._account.tally.head(reply.status, reply.headers)
+        if reply.status >= 300 or not _is_event_stream(reply):
+            await self._whole(reply)
+        else:
+            await self._stream(reply)
+        wire, meta = self._account.close_measured()
+        self._account.settle("ok")
+        await self._sink.end(wire, meta)
+        await self._let_go(reply)
+
+    async def _opened(self) -> Reply:
+        """The upstream's head, with keep-alives to the client while it takes its time."""
+        opening = asyncio.create_task(self._ctx.upstream.open(self._prepared.take_call()))
+        try:
+            while not opening.done():
+                await asyncio.wait({opening}, timeout=self._pace.wait_s(self._ctx.mono()))
+                if not opening.done():
+                    await self._tick(self._ctx.mono())
+            return opening.result()
+        except BaseException:
+            _abandon(opening)
+            raise
+
+    async def _tick(self, now: float) -> None:
+        """What is due while the upstream is silent."""
+        pace = self._pace
+        if pace.is_silent(now):
+            seconds = pace.limits.first_byte_s if pace.last_byte is None else pace.limits.idle_s
+            raise UpstreamFault(Fault(FaultKind.TIMEOUT, f"the upstream sent nothing for {seconds:g} s"))
+        if pace.progress_due(now):
+            pace.last_progress = now
+            self._account.progress()
+        if pace.keepalive_due(now):
+            await self._sink.keepalive()
+            pace.last_sent = self._ctx.mono()
+
+    async def _next(self, reply: Reply) -> bytes | None:
+        """The next body bytes, `b""` at the end, None when something was due instead."""
+        data = await reply.read(self._pace.wait_s(self._ctx.mono()))
+        now = self._ctx.mono()
+        if data:
+            if self._pace.last_byte is None:
+                self._account.first_byte(now)
+            self._pace.last_byte = now
+        if data != b"":
+            await self._tick(now)
+        return data
+
+    async def _stream(self, reply: Reply) -> None:
+        """Relays events until the clean end. Raises `UpstreamFault` for every other one."""
+        reader = ChunkReader(self._prepared.dialect, named_tool=self._prepared.named_tool)
+        while True:
+            try:
+                data = await self._next(reply)
+            except UpstreamFault:
+                if self._sink.complete:
+                    return  # every finish reason is here; only the end mark was lost
+                raise
+            if self._pace.grace_over(self._ctx.mono()):
+                return
+            if data is None:
+                continue
+            items = reader.feed(data) if data else reader.finish()
+            if await self._take(items) or not data:
+                break
+        if not self._sink.complete:
+            raise UpstreamFault(_incomplete())
+
+    async def _take(self, items: list[Item]) -> bool:
+        """Handles decoded items; true at the upstream's end mark."""
+        for item in items:
+            if isinstance(item, Chunk):
+                await self._chunk(item)
+            elif isinstance(item, Failed):
+                raise UpstreamFault(item.fault)
+            elif isinstance(item, Done):
+                return True
+        return False
+
+    async def _chunk(self, chunk: Chunk) -> None:
+        tally = self._account.tally
+        if tally.model is None and chunk.model is not None:
+            self._sink.answers_as(self._account.answered_by(chunk.model))
+        tally.add(chunk)
+        now = self._ctx.mono()
+        if chunk.commits:
+            self._account.content(now)
+        if await self._sink.add(chunk):
+            self._pace.last_sent = now
+        if self._pace.finished is None and self._sink.complete:
+            self._pace.finished = now
+
+    async def _whole(self, reply: Reply) -> None:
+        """An answer that is no event stream: an error, or a complete JSON body."""
+        limit = _ERROR_BODY_BYTES if reply.status >= 300 else _WHOLE_BODY_BYTES
+        body = await self._read_all(reply, limit)
+        if reply.status >= 300:
+            raise UpstreamFault(fault_from_response(reply.status, reply.headers, body, self._ctx.wall()))
+        found = read_complete(body, self._prepared.dialect, named_tool=self._prepared.named_tool)
+        if isinstance(found, Fault):
+            raise UpstreamFault(found)
+        answer, usage = found
+        self._account.tally.whole(answer, usage)
+        model = answer.get("model")
+        if isinstance(model, str):
+            self._sink.answers_as(self._account.answered_by(model))
+        reader = ChunkReader(self._prepared.dialect)
+        for data in as_chunks(answer):
+            await self._take(reader.feed(event(data)))
+        if isinstance(self._sink, FoldSink):
+            self._sink.take_whole(answer)
+        elif not self._sink.complete:
+            raise UpstreamFault(_incomplete())
+
+    async def _read_all(self, reply: Reply, limit_bytes: int) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            data = await self._next(reply)
+            if data is None:
+                continue
+            if not data or size >= limit_bytes:
+                return b"".join(parts)
+            parts.append(data)
+            size += len(data)
+
+    async def _let_go(self, reply: Reply) -> None:
+        """Reads the few bytes after the end mark, so that the connection can serve the next call."""
+        deadline = self._ctx.mono() + _TAIL_WAIT_S
+        try:
+            while (data := await reply.read(max(0.0, deadline - self._ctx.mono()))) != b"":
+                if data is None:
+                    return
+        except UpstreamFault:
+            return
+
+
+def _is_event_stream(reply: Reply) -> bool:
+    return reply.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
+def _incomplete() -> Fault:
+    return Fault(
+        FaultKind.INCOMPLETE,
+        "the upstream ended its answer without a finish_reason; what came before is not whole",
+    )
+
+
+def _abandon(opening: "asyncio.Task[Reply]") -> None:
+    """Cancels an opening call, and closes it where it was just opened."""
+    if not opening.done():
+        opening.cancel()
+        opening.add_done_callback(_close_late)
+    else:
+        _close_late(opening)
+
+
+def _close_late(opening: "asyncio.Task[Reply]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -1,0 +1,117 @@
+"""From what an answer used to its ledger row: measured where the upstream reported, estimated where it did not.
+
+Pure: the exchange hands in what it saw, this module prices it. The rate is that of the model that answered.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import TypeAlias
+
+from backends.dialect import Dialect
+from backends.json import JsonObject
+from backends.usage import Measured, read_usage
+from pricing.cost import Cost, cost_of
+from pricing.estimate import Estimate, estimate_cost
+from pricing.ledger.row import CostSource, LedgerRow, LineRecord
+from pricing.money import NANO
+from pricing.rates import CardBook, Rates, WriteRule
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTag:
+    """The rates one answer is billed at. `rates` None: nobody's price is known."""
+
+    rates: Rates | None
+    card: str = ""
+    source: CostSource = "unpriced"
+    write_rule: WriteRule = "replaces"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """Tokens that nobody reported: counted from bytes, with bounds."""
+
+    prompt: Estimate
+    output: Estimate
+
+
+Used: TypeAlias = Measured | Estimated
+"""What one answer used: reported by the upstream, or estimated."""
+
+
+def price_tag(
+    target_name: str,
+    target_prices: Rates | None,
+    *,
+    seller: str,
+    model: str,
+    at_s: float,
+    cards: CardBook,
+) -> PriceTag:
+    """The rates for a model of a seller at a moment; a target's own prices replace the card whole."""
+    if target_prices is not None:
+        return PriceTag(target_prices, card=f"target:{target_name}", source="target")
+    card = cards.find(seller, model, datetime.fromtimestamp(at_s, UTC).date()) if seller else None
+    if card is None:
+        return PriceTag(None)
+    return PriceTag(card.rates, card=card.label, source="card", write_rule=card.write_rule)
+
+
+def seller_of(dialect: Dialect, base_url_host: str) -> str:
+    """Whose card applies: the dialect's seller, unless the host bills in another currency."""
+    if dialect.other_currency_suffixes and base_url_host.endswith(dialect.other_currency_suffixes):
+        return ""
+    return dialect.seller
+
+
+def measured_use(raw: JsonObject, dialect: Dialect, headers: Mapping[str, str], ttl: str) -> Measured:
+    """What the upstream reported."""
+    return read_usage(raw, dialect=dialect, headers=headers, ttl=ttl)
+
+
+def book(row: LedgerRow, used: Used | None, tag: PriceTag) -> None:
+    """Writes tokens and money into the row. `used` None: nothing reached a model, so nothing is owed."""
+    if used is None:
+        row.cost_nano, row.cost_source = 0, "none"
+        return
+    row.card, row.cost_source = tag.card, tag.source
+    if isinstance(used, Measured):
+        cost = cost_of(used.usage, tag.rates, write_rule=tag.write_rule) if tag.rates is not None else None
+        _book_cost(row, cost)
+        _book_measured(row, used, cost)
+        return
+    row.estimated, row.prompt_tokens, row.completion_tokens = True, used.prompt.tokens, used.output.tokens
+    if tag.rates is None:
+        _book_cost(row, None)
+        return
+    estimate = estimate_cost(used.prompt, used.output, tag.rates, write_rule=tag.write_rule)
+    _book_cost(row, estimate.cost)
+    row.estimate_bound_nano = estimate.bound_nano
+
+
+def _book_cost(row: LedgerRow, cost: Cost | None) -> None:
+    row.cost_nano = cost.nano if cost is not None else None
+    row.lines = [LineRecord(line.meter, line.count, line.rate, line.nano) for line in cost.lines] if cost else []
+    if row.cost_nano is None:
+        row.cost_source = "unpriced"
+
+
+def _book_measured(row: LedgerRow, measured: Measured, cost: Cost | None) -> None:
+    usage = measured.usage
+    anomalies = [*([row.anomaly] if row.anomaly else []), *measured.anomaly]
+    row.estimated, row.assumed = False, measured.assumed
+    row.prompt_tokens, row.completion_tokens = measured.prompt_tokens, measured.completion_tokens
+    row.cached_tokens, row.reasoning_tokens = usage.cache_read, usage.reasoning
+    row.write_5m_tokens, row.write_1h_tokens = usage.write_5m, usage.write_1h
+    row.search_calls = usage.search
+    reported = measured.reported_cost
+    if reported is not None:
+        nano = reported * NANO
+        whole = nano.quantize(Decimal(1), rounding=ROUND_HALF_EVEN)
+        if whole != nano:
+            anomalies.append("cost_below_nano")
+        row.cost_nano, row.cost_source = int(whole), "upstream"
+        row.table_cost_nano = cost.nano if cost is not None else None
+    row.anomaly = ",".join(dict.fromkeys(anomalies))

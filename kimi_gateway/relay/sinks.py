@@ -1,0 +1,142 @@
+"""Where an answer goes: straight on as a stream, or folded into one body. Both see the same chunks."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from backends.fold import Fold
+from backends.json import JsonObject, encode
+from backends.reader import Chunk
+from kimi_gateway.core.shaping import COMMENT, Shaper
+from kimi_gateway.errors import GatewayError
+from kimi_gateway.relay.client import Client, encoded
+
+Headers = Callable[[], Mapping[str, str]]
+"""The response headers as known at the moment of the call."""
+
+
+class Sink(Protocol):
+    """One client's answer under way."""
+
+    @property
+    def complete(self) -> bool:
+        """Every choice has its finish reason."""
+        ...
+
+    async def add(self, chunk: Chunk) -> bool:
+        """Takes one chunk; true where something was sent to the client."""
+        ...
+
+    async def keepalive(self) -> None:
+        """Tells a waiting client that the answer is still coming."""
+        ...
+
+    async def end(self, usage: JsonObject | None, meta: JsonObject) -> None:
+        """The clean end."""
+        ...
+
+    async def fail(self, error: GatewayError) -> None:
+        """The end by an error: an HTTP answer where nothing was sent yet, else an event; never `[DONE]`."""
+        ...
+
+
+class StreamSink:
+    """Server-sent events as they come. The head leaves with the first content or the first keep-alive."""
+
+    def __init__(self, client: Client, shaper: Shaper, headers: Headers, *, keepalive: str) -> None:
+        self._client = client
+        self._shaper = shaper
+        self._headers = headers
+        self._keepalive = keepalive
+
+    @property
+    def complete(self) -> bool:
+        return self._shaper.complete
+
+    def answers_as(self, model: str) -> None:
+        """The public name of the model that answers, as soon as it is known."""
+        self._shaper.model = model
+
+    async def add(self, chunk: Chunk) -> bool:
+        events = self._shaper.add(
+            chunk.data,
+            commits=chunk.commits,
+            finished=chunk.finished,
+            delivers=bool(chunk.text_bytes or chunk.thought_bytes) or not chunk.finished,
+        )
+        if not events:
+            return False
+        await self._write(b"".join(events))
+        return True
+
+    async def keepalive(self) -> None:
+        await self._write(COMMENT if self._keepalive == "comment" else self._shaper.keepalive_chunk())
+
+    async def end(self, usage: JsonObject | None, meta: JsonObject) -> None:
+        await self._head()
+        await self._client.finish(b"".join(self._shaper.end(usage, meta)))
+
+    async def fail(self, error: GatewayError) -> None:
+        if not self._client.head_sent:
+            await self._client.refuse(error, self._headers())
+            return
+        tail = [*self._shaper.flush(), b"data: " + error.body(with_status=True) + b"\n\n"]
+        await self._client.finish(b"".join(tail))
+
+    async def _write(self, data: bytes) -> None:
+        await self._head()
+        await self._client.write(data)
+
+    async def _head(self) -> None:
+        if self._client.head_sent:
+            return
+        fixed = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+        await self._client.start(200, encoded({**fixed, "x-accel-buffering": "no", **self._headers()}))
+
+
+class FoldSink:
+    """One JSON body at the end. Nothing is sent before it."""
+
+    def __init__(self, client: Client, n: int, headers: Headers, *, defaults: JsonObject) -> None:
+        self._client = client
+        self._headers = headers
+        self._n = n
+        self._defaults = defaults
+        self._finished: set[int] = set()
+        self._fold = Fold()
+        self._model = ""
+        self._body: JsonObject | None = None
+
+    @property
+    def complete(self) -> bool:
+        return len(self._finished) >= self._n
+
+    def answers_as(self, model: str) -> None:
+        """The public name of the model that answers, as soon as it is known."""
+        self._model = model
+
+    def take_whole(self, body: JsonObject) -> None:
+        """An answer that came as one JSON body is complete as it is."""
+        self._body = body
+        self._finished.update(range(self._n))
+
+    async def add(self, chunk: Chunk) -> bool:
+        self._fold.add(chunk.data)
+        self._finished.update(chunk.finished)
+        return False
+
+    async def keepalive(self) -> None:
+        """A folded answer has nothing to send yet."""
+
+    async def end(self, usage: JsonObject | None, meta: JsonObject) -> None:
+        body = self._body if self._body is not None else self._fold.body()
+        for name, value in self._defaults.items():
+            if body.get(name) is None:
+                body[name] = value
+        body["model"] = self._model or body.get("model")
+        if usage is not None:
+            body["usage"] = usage
+        body["kimi"] = meta
+        await self._client.respond(200, self._headers(), encode(body))
+
+    async def fail(self, error: GatewayError) -> None:
+        await self._client.refuse(error, self._headers())

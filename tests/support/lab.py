@@ -1,0 +1,195 @@
+"""A gateway process with one scripted upstream behind each dialect: what most wire tests talk to.
+
+One lab serves many tests: `answer` scripts what the upstream of a target does next, `ask` sends a request pinned
+to that target, `row` waits for its ledger row.
+"""
+
+import http.client
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pricing.ledger.row import LedgerRow
+from pricing.ledger.shown import shown
+from pricing.ledger.store import Store
+from support.processes import Gateway, gateway_process
+from support.scripted import Answer, ScriptedUpstream
+
+DIALECTS = ("moonshot", "openrouter", "vllm", "sglang")
+_MODELS = {
+    "moonshot": {"kimi-k3.1-pro": "kimi-k3.1-pro", "kimi-k3.1-pro-highspeed": "kimi-k3.1-pro-highspeed"},
+    "openrouter": {"kimi-k3.1-pro": "moonshotai/kimi-k3.1-pro"},
+    "vllm": {"kimi-k3.1-pro": "moonshotai/Kimi-K3.1-Pro"},
+    "sglang": {"kimi-k3.1-pro": "moonshotai/Kimi-K3.1-Pro"},
+}
+_ENGINE_PRICES = '\nprices = { input = "2.00", cache_read = "0.20", output = "10.00" }'
+_ROW_WAIT_S = 10.0
+_CLIENT_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True)
+class Heard:
+    """What a client heard: the status, headers (lower-case names), and the body or the stream's events."""
+
+    status: int
+    headers: dict[str, str]
+    raw: bytes
+    events: list[Any] = field(default_factory=list)  # parsed data events, "[DONE]" as itself
+    comments: int = 0
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.raw)
+
+    @property
+    def chunks(self) -> list[Any]:
+        """The data events that are chunks: neither errors nor the end mark."""
+        return [event for event in self.events if event != "[DONE]" and "error" not in event]
+
+    @property
+    def error(self) -> Any:
+        """The error object of the answer or of the stream's last event, None without one."""
+        if self.events:
+            return next((event["error"] for event in self.events if event != "[DONE]" and "error" in event), None)
+        return self.json.get("error") if self.raw else None
+
+    @property
+    def done(self) -> bool:
+        """The stream ended with its end mark."""
+        return bool(self.events) and self.events[-1] == "[DONE]"
+
+    def joined(self, name: str, index: int = 0) -> str:
+        """All deltas of one field of one choice, joined."""
+        return "".join(delta.get(name) or "" for delta in self.deltas(index))
+
+    def deltas(self, index: int = 0) -> list[Any]:
+        """The deltas of one choice."""
+        return [
+            choice["delta"] for chunk in self.chunks for choice in chunk["choices"] if choice["index"] == index
+        ]
+
+    def finish_reason(self, index: int = 0) -> str | None:
+        """The finish reason of one choice."""
+        found = [
+            choice["finish_reason"]
+            for chunk in self.chunks
+            for choice in chunk["choices"]
+            if choice["index"] == index and choice.get("finish_reason")
+        ]
+        return found[-1] if found else None
+
+    def tool_calls(self, index: int = 0) -> list[Any]:
+        """The tool calls of one choice, assembled by index as an OpenAI client does."""
+        calls: dict[int, Any] = {}
+        for delta in self.deltas(index):
+            for piece in delta.get("tool_calls") or []:
+                blank = {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+                call = calls.setdefault(piece["index"], blank)
+                call["id"] = piece.get("id") or call["id"]
+                function = piece.get("function") or {}
+                call["function"]["name"] += function.get("name") or ""
+                call["function"]["arguments"] += function.get("arguments") or ""
+        return [calls[position] for position in sorted(calls)]
+
+
+@dataclass(slots=True)
+class Lab:
+    """The gateway and its scripted upstreams by target name."""
+
+    gateway: Gateway
+    upstreams: Mapping[str, ScriptedUpstream]
+
+    def ask(
+        self,
+        request: Mapping[str, Any] | bytes,
+        *answers: Answer,
+        target: str = "moonshot",
+        headers: Mapping[str, str] | None = None,
+    ) -> Heard:
+        """Scripts the target's next answers, sends the request pinned to it and hears the answer out."""
+        self.upstreams[target].add(*answers)
+        return post(self.gateway.base_url, request, {"x-kimi-target": target, **(headers or {})})
+
+    def sent(self, target: str = "moonshot") -> Any:
+        """The body of the last request that the target received."""
+        return self.upstreams[target].requests[-1].json
+
+    def row(self, heard: Heard) -> Any:
+        """The settled ledger row of an answer, as `show` gives it."""
+        return shown(wait_for_row(ledger_url(self.gateway), heard.headers["x-kimi-request-id"]))
+
+
+def post(
+    base_url: str,
+    request: Mapping[str, Any] | bytes,
+    headers: Mapping[str, str],
+    *,
+    path: str = "/chat/completions",
+) -> Heard:
+    """One POST, heard to its end; `base_url` ends in /v1."""
+    host, _, prefix = base_url.removeprefix("http://").partition("/")
+    connection = http.client.HTTPConnection(host, timeout=_CLIENT_TIMEOUT_S)
+    try:
+        body = request if isinstance(request, bytes) else json.dumps(request).encode()
+        connection.request("POST", f"/{prefix}{path}", body, {"content-type": "application/json", **headers})
+        reply = connection.getresponse()
+        return heard(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+    finally:
+        connection.close()
+
+
+def heard(status: int, headers: dict[str, str], raw: bytes) -> Heard:
+    """What a whole answer says; an event stream is taken apart."""
+    found = Heard(status, headers, raw)
+    if headers.get("content-type", "").startswith("text/event-stream"):
+        for line in raw.decode().split("\n"):
+            if line.startswith(":"):
+                found.comments += 1
+            elif line.startswith("data: "):
+                data = line.removeprefix("data: ")
+                found.events.append(data if data == "[DONE]" else json.loads(data))
+    return found
+
+
+def ledger_url(gateway: Gateway) -> str:
+    """The URL of a gateway's ledger."""
+    return f"sqlite:///{gateway.ledger}"
+
+
+def wait_for_row(url: str, request_id: str) -> LedgerRow:
+    """The ledger's row once it is settled. Raises `AssertionError` where that does not come."""
+    deadline = time.monotonic() + _ROW_WAIT_S
+    store = Store(url)
+    try:
+        while time.monotonic() < deadline:
+            row = store.get(request_id)
+            if row is not None and row.status not in ("open",):
+                return row
+            time.sleep(0.05)
+    finally:
+        store.close()
+    raise AssertionError(f"no settled row for {request_id} within {_ROW_WAIT_S} s")
+
+
+@contextmanager
+def lab(
+    extra: str = "", *, server: str = "", time_factor: float = 1.0, idle_timeout_s: float = 300
+) -> Iterator[Lab]:
+    """A lab; `extra` is TOML for the end of its configuration, `server` for the [server] section."""
+    with ExitStack() as stack:
+        upstreams = {name: stack.enter_context(ScriptedUpstream(time_factor=time_factor)) for name in DIALECTS}
+        config = [f"[server]\n{server}\n[timing]\nusage_grace_s = 0.5\n{extra}"]
+        for name, upstream in upstreams.items():
+            models = ", ".join(f'"{public}" = "{theirs}"' for public, theirs in _MODELS[name].items())
+            prices = _ENGINE_PRICES if name in ("vllm", "sglang") else ""
+            config.append(
+                f'[[targets]]\nname = "{name}"\ndialect = "{name}"\nbase_url = "{upstream.base_url}"\n'
+                f'api_key_env = "LAB_KEY"\nmodels = {{ {models} }}{prices}\n'
+                f"idle_timeout_s = {idle_timeout_s}"
+            )
+        gateway = stack.enter_context(gateway_process("\n".join(config), {"LAB_KEY": "sk-lab-upstream"}))
+        yield Lab(gateway, upstreams)
