@@ -5,6 +5,7 @@ integers are exact and do not depend on order. Nothing here rounds; what would n
 """
 
 from decimal import Decimal
+from fractions import Fraction
 
 NANO = 1_000_000_000
 """Nano-dollars in a dollar."""
@@ -20,8 +21,8 @@ def nano_per_token(usd_per_mtok: Decimal) -> int:
     """
     if not usd_per_mtok.is_finite() or usd_per_mtok < 0:
         raise ValueError(f"a price must be a finite number of dollars, zero or more, not {usd_per_mtok}")
-    nano = usd_per_mtok * NANO / _TOKENS_PER_PRICE
-    if nano != nano.to_integral_value():
+    nano = Fraction(usd_per_mtok) * NANO / _TOKENS_PER_PRICE  # exact, however many digits there are
+    if nano.denominator != 1:
         raise ValueError(
             f"{usd_per_mtok} USD per 1M tokens is not a whole number of nano-dollars per token; "
             "use at most three decimal places"
