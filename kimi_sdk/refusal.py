@@ -1,0 +1,81 @@
+"""Which error an answer of the other side is. Pure: the wording of every server is read by `backends.faults`."""
+
+from backends.faults import Fault, FaultKind, fault_from_response
+from backends.json import JsonError, as_count, as_object, decode
+from backends.retry_after import asked_wait_s
+from kimi_sdk.errors import (
+    AuthenticationFailed,
+    BadRequest,
+    BudgetExceeded,
+    ContentFiltered,
+    ContextTooLong,
+    Overloaded,
+    PermissionRefused,
+    QuotaExhausted,
+    RateLimited,
+    RequestRefused,
+    ServerFailed,
+)
+from kimi_sdk.wire import Answer, Endpoint
+
+_BUDGET_CODE = "budget_exceeded"
+_CLASSES: dict[FaultKind, type[RequestRefused]] = {
+    FaultKind.CONTEXT: ContextTooLong,
+    FaultKind.FILTER: ContentFiltered,
+    FaultKind.REQUEST: BadRequest,
+    FaultKind.QUOTA: QuotaExhausted,
+    FaultKind.RATE: RateLimited,
+    FaultKind.OVERLOAD: Overloaded,
+}
+
+
+def refusal(answer: Answer, endpoint: Endpoint, now_s: float) -> RequestRefused:
+    """The error to raise for an answer that is one. `now_s` is Unix time, for a retry-after that is a date."""
+    fault = fault_from_response(_status(answer), answer.headers, answer.body, now_s)
+    wait_s = fault.retry_after_s
+    if wait_s is None:  # a fault names no wait where waiting heals nothing; a budget that is reset is healed
+        wait_s = asked_wait_s(answer.headers, "", now_s)
+    kind = _class_of(fault)
+    return kind(
+        _message(kind, fault, endpoint),
+        status=fault.status,
+        type=fault.type,
+        code=fault.code,
+        param=fault.param,
+        request_id=answer.request_id,
+        retry_after_s=wait_s,
+        should_retry={"true": True, "false": False}.get(answer.headers.get("x-should-retry", "").lower()),
+    )
+
+
+def _status(answer: Answer) -> int:
+    """The HTTP status; for an error in a 200 the one it would have had, which the gateway puts in the object."""
+    if answer.status >= 400:
+        return answer.status
+    try:
+        body = as_object(decode(answer.body)) or {}
+    except JsonError:
+        return answer.status
+    error = as_object(body.get("error")) or {}
+    return as_count(error.get("status")) or answer.status
+
+
+def _class_of(fault: Fault) -> type[RequestRefused]:
+    if fault.status == 401:
+        return AuthenticationFailed
+    if fault.status == 403 and fault.kind is FaultKind.AUTH:
+        return PermissionRefused
+    if fault.code == _BUDGET_CODE:
+        return BudgetExceeded
+    return _CLASSES.get(fault.kind, ServerFailed)
+
+
+def _message(kind: type[RequestRefused], fault: Fault, endpoint: Endpoint) -> str:
+    text = f"{fault.status} from {endpoint.base_url}: {fault.message}"
+    if kind is not AuthenticationFailed:
+        return text
+    used = f"The key came from {endpoint.api_key_origin}" if endpoint.api_key else "No key was sent"
+    return (
+        f"{text}. {used}; base_url came from {endpoint.base_url_origin}. "
+        "Set api_key or KIMI_API_KEY to a key that is known there"
+    )
