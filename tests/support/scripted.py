@@ -170,6 +170,7 @@ class ScriptedUpstream:
         await self._stop.wait()
         if self._server is not None:
             self._server.close()
+        await asyncio.sleep(0)  # a connection that was just accepted reports itself, and is ended with the rest
         if self._closed_door is not None:
             self._closed_door.close()
         for task in list(self._tasks):
@@ -225,6 +226,9 @@ class ScriptedUpstream:
         task.add_done_callback(self._tasks.discard)
 
     def _begin(self, line: Line) -> None:
+        if self._stop.is_set():
+            line.transport.abort()
+            return
         self._lines.add(line)
         number = self.connections
         self.connections += 1
