@@ -1,6 +1,6 @@
 """What follows an upstream's fault before any content was forwarded: again, elsewhere, or the end.
 
-One table for every dialect. The vendor's words decide, not the status alone: one 429 means "wait", another "never".
+One table for every dialect. The vendor's words decide, not the status alone: one 429 is not another.
 
 | kind | same target | another target |
 |---|---|---|

@@ -64,6 +64,11 @@ class Shaper:
             out.append(event(data))
         return out
 
+    def restart(self) -> None:
+        """Drops what a failed attempt left held; nothing of it has content."""
+        self.held_role, self.held_finish, self.identity = [], None, {}
+        self.finished.clear()
+
     def end(self, usage: JsonObject | None, meta: JsonObject) -> list[bytes]:
         """The last events of a clean end: the finishing chunk with its usage, the usage chunk, `[DONE]`."""
         out = []

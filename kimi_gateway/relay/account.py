@@ -6,7 +6,7 @@ from backends.usage import Measured
 from kimi_gateway.core.plan import tier_of
 from kimi_gateway.errors import GatewayError
 from kimi_gateway.relay.context import Context
-from kimi_gateway.relay.request import Prepared
+from kimi_gateway.relay.request import Option, Prepared
 from kimi_gateway.relay.settle import Estimated, PriceTag, Used, book, measured_use, price_tag, seller_of
 from kimi_gateway.relay.tally import Tally
 from pricing.estimate import estimate_tokens
@@ -18,12 +18,14 @@ _MAYBE_BILLED = frozenset({FaultKind.TIMEOUT, FaultKind.RESET, FaultKind.INCOMPL
 
 
 class Account:
-    """Books one request. `settle` acts once; later calls change nothing."""
+    """Books one request over all its attempts. `settle` acts once; later calls change nothing."""
 
-    def __init__(self, ctx: Context, prepared: Prepared, row: LedgerRow, began: float) -> None:
+    def __init__(self, ctx: Context, prepared: Prepared, option: Option, row: LedgerRow, began: float) -> None:
         self._ctx = ctx
         self._prepared = prepared
+        self._option = option
         self._began = began
+        self._past: list[AttemptRecord] = []
         self._first_byte: float | None = None
         self._first_content: float | None = None
         self._last_content: float | None = None
@@ -36,8 +38,27 @@ class Account:
 
     def open(self) -> None:
         """Books that the request is about to go upstream. Raises `LedgerUnavailable`."""
-        self._asked_at_ms = self._ms(self._ctx.mono())
+        self._start(self._option)
         self._ctx.books.open(self.row)
+
+    def _start(self, option: Option) -> None:
+        row = self.row
+        self._option, self._asked_at_ms = option, self._ms(self._ctx.mono())
+        row.target, row.model, row.tier = option.target.name, self._prepared.model, self._prepared.tier
+        row.adjusted = list(dict.fromkeys((*self._prepared.adjusted, *option.adjusted)))
+        row.upstream_model = row.anomaly = ""
+
+    def again(self, option: Option) -> None:
+        """A further attempt follows the one that failed, which is noted; nothing of it was forwarded."""
+        self._past.append(self._attempt(self._ctx.mono()))
+        self.tally = Tally()
+        self._fault = self._first_byte = self._used = None
+        self._start(option)
+
+    @property
+    def attempts(self) -> int:
+        """Attempts begun so far."""
+        return len(self._past) + 1
 
     def progress(self) -> None:
         """Books what was delivered so far."""
@@ -61,9 +82,9 @@ class Account:
 
     def answered_by(self, upstream_model: str) -> str:
         """The public name of the model that answers; noted in the row, an unasked one as an anomaly."""
-        row, models = self.row, self._prepared.target.models
+        row, models = self.row, self._option.target.models
         row.upstream_model = upstream_model
-        if upstream_model == self._prepared.upstream_model or upstream_model == row.model:
+        if upstream_model == self._option.upstream_model or upstream_model == row.model:
             return row.model
         public = next((name for name, theirs in models.items() if theirs == upstream_model), upstream_model)
         if public != row.model:
@@ -74,6 +95,11 @@ class Account:
     def failed(self, fault: Fault) -> None:
         """The upstream failed."""
         self._fault = fault
+
+    def ended_by_fault(self) -> Status:
+        """`incomplete` for an answer that was cut off, `error` for everything else."""
+        cut = self._fault is not None and self._fault.kind in (FaultKind.INCOMPLETE, FaultKind.RESET)
+        return "incomplete" if cut and self.tally.delivered_bytes else "error"
 
     def close_measured(self) -> tuple[JsonObject | None, JsonObject]:
         """Usage for the client (None where the upstream reported none) and the `kimi` object, at a clean end."""
@@ -92,7 +118,7 @@ class Account:
             "model": row.model,
             "tier": row.tier,
             "effort": row.effort,
-            "attempts": max(1, len(row.attempts)),
+            "attempts": self.attempts,
             "thinking": row.thinking or None,
             "adjusted": list(row.adjusted),
             "cost_usd": usd_text(row.cost_nano) if row.cost_nano is not None else None,
@@ -111,17 +137,17 @@ class Account:
         if error is not None:
             row.error_type, row.error_code, row.message = error.type, error.code or "", error.message
         row.total_ms = self._ms(now)
-        row.attempts = [self._attempt(now)]
+        row.attempts = [*self._past, self._attempt(now)]
         self._ctx.books.settled(row)
         self._ctx.metrics.settled(row, now - self._began)
         self._ctx.log.settled(row)
 
     def _attempt(self, now: float) -> AttemptRecord:
-        fault, prepared = self._fault, self._prepared
+        fault, option = self._fault, self._option
         return AttemptRecord(
-            target=prepared.target.name,
-            dialect=prepared.dialect.name,
-            model=prepared.upstream_model,
+            target=option.target.name,
+            dialect=option.dialect.name,
+            model=option.upstream_model,
             start_ms=self._asked_at_ms,
             end_ms=self._ms(now),
             first_byte_ms=self._ms(self._first_byte) if self._first_byte is not None else None,
@@ -146,7 +172,7 @@ class Account:
         prepared, tally = self._prepared, self.tally
         if tally.usage is not None:
             self.row.raw_usage = tally.usage
-            self._used = measured_use(tally.usage, prepared.dialect, tally.headers, prepared.ttl)
+            self._used = measured_use(tally.usage, self._option.dialect, tally.headers, prepared.ttl)
         elif self._was_answered():
             self._used = Estimated(prepared.prompt_estimate, estimate_tokens(tally.delivered_bytes))
         book(self.row, self._used, self._tag())
@@ -158,12 +184,12 @@ class Account:
         return self._fault is None and self.tally.status is not None and self.tally.status < 300
 
     def _tag(self) -> PriceTag:
-        prepared = self._prepared
+        option = self._option
         return price_tag(
-            prepared.target.name,
-            prepared.target.prices,
-            seller=seller_of(prepared.dialect, prepared.target.host),
-            model=self.row.upstream_model or prepared.upstream_model,
+            option.target.name,
+            option.target.prices,
+            seller=seller_of(option.dialect, option.target.host),
+            model=self.row.upstream_model or option.upstream_model,
             at_s=self.row.started_at,
             cards=self._ctx.cards,
         )

@@ -1,12 +1,13 @@
 """What the relay needs of the process around it: one value, built once by the app."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from backends.dialect import Dialect
 from backends.ports import Upstream
 from kimi_gateway.core.callers import Caller
+from kimi_gateway.core.retry import RetryBudget
 from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.metrics import Metrics
 from kimi_gateway.ports import Books
@@ -40,3 +41,4 @@ class Context:
     mono: Callable[[], float]
     wall: Callable[[], float]
     random_bits: Callable[[int], int]
+    retries: RetryBudget = field(default_factory=lambda: RetryBudget(0.2))

@@ -12,7 +12,7 @@ from kimi_gateway.relay.account import Account
 from kimi_gateway.relay.client import Client, ClientGone, ClientStalled, Receive, Scope, Send
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.exchange import Exchange
-from kimi_gateway.relay.request import Prepared, prepare
+from kimi_gateway.relay.request import Option, Prepared, prepare
 from kimi_gateway.relay.sinks import FoldSink, StreamSink
 from pricing.ledger.row import LedgerRow
 from pricing.money import usd_text
@@ -44,10 +44,11 @@ class ChatEndpoint:
             held_bytes = len(body)
             prepared = prepare(body, client, policy, ctx.settings, ctx.dialects)
             del body
-            row = _row(own_id, started_at, prepared, policy)
-            account = Account(ctx, prepared, row, began)
+            option = prepared.options.take()
+            assert option is not None, "prepare has looked at it"
+            account = Account(ctx, prepared, option, _row(own_id, started_at, prepared, policy), began)
             account.open()
-            await _exchange(ctx, prepared, account, client).run()
+            await _exchange(ctx, prepared, option, account, client).run()
         except GatewayError as error:
             ctx.metrics.refused(key)
             await _refuse(client, error, own_id)
@@ -72,18 +73,16 @@ def _row(own_id: str, started_at: float, prepared: Prepared, policy: KeyPolicy) 
         key=policy.name,
         tags=prepared.tags,
         route=prepared.route,
-        target=prepared.target.name,
         model=prepared.model,
         tier=prepared.tier,
         effort=prepared.effort,
         ttl=prepared.ttl,
         stream=prepared.stream,
-        adjusted=list(prepared.adjusted),
         thinking=prepared.thinking,
     )
 
 
-def _exchange(ctx: Context, prepared: Prepared, account: Account, client: Client) -> Exchange:
+def _exchange(ctx: Context, prepared: Prepared, option: Option, account: Account, client: Client) -> Exchange:
     row = account.row
     defaults: JsonObject = {
         "id": f"chatcmpl-{row.request_id}",
@@ -101,14 +100,14 @@ def _exchange(ctx: Context, prepared: Prepared, account: Account, client: Client
             answer_id=f"chatcmpl-{row.request_id}",
         )
         keepalive = ctx.settings.server.keepalive
-        sink = StreamSink(client, shaper, lambda: head_headers(row), keepalive=keepalive)
+        sink = StreamSink(client, shaper, lambda: head_headers(row, account.attempts), keepalive=keepalive)
     else:
-        sink = FoldSink(client, prepared.n, lambda: head_headers(row), defaults=defaults)
+        sink = FoldSink(client, prepared.n, lambda: head_headers(row, account.attempts), defaults=defaults)
         sink.answers_as(prepared.model)
-    return Exchange(ctx, prepared, account, client, sink)
+    return Exchange(ctx, prepared, option, account, client, sink)
 
 
-def head_headers(row: LedgerRow) -> Mapping[str, str]:
+def head_headers(row: LedgerRow, attempts: int) -> Mapping[str, str]:
     """The response headers as known when the head leaves. The cost is known only where the answer is folded."""
     headers = {
         "x-kimi-request-id": row.request_id,
@@ -117,7 +116,7 @@ def head_headers(row: LedgerRow) -> Mapping[str, str]:
         "x-kimi-model": row.model,
         "x-kimi-effort": row.effort,
         "x-kimi-tier": row.tier,
-        "x-kimi-attempts": str(max(1, len(row.attempts))),
+        "x-kimi-attempts": str(attempts),
     }
     if row.adjusted:
         headers["x-kimi-adjusted"] = adjusted_header(row.adjusted)

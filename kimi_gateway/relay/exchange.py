@@ -13,6 +13,7 @@ from backends.faults import Fault, FaultKind, fault_from_response
 from backends.fold import as_chunks
 from backends.ports import Reply, UpstreamFault
 from backends.reader import Chunk, ChunkReader, Done, Failed, Item, read_complete
+from kimi_gateway.core.retry import Standing, next_step
 from kimi_gateway.core.shaping import event
 from kimi_gateway.errors import GatewayError, ShuttingDown
 from kimi_gateway.relay.account import Account
@@ -20,7 +21,7 @@ from kimi_gateway.relay.client import Client, ClientStalled
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.faults import error_for
 from kimi_gateway.relay.pace import Limits, Pace
-from kimi_gateway.relay.request import Prepared
+from kimi_gateway.relay.request import Option, Prepared
 from kimi_gateway.relay.sinks import FoldSink, Sink
 from pricing.ledger.row import Status
 
@@ -34,30 +35,42 @@ class _AnswerSink(Sink, Protocol):
 
 
 class Exchange:
-    """Runs one prepared request against its target."""
+    """Runs one prepared request against its targets, the first option first."""
 
     def __init__(
-        self, ctx: Context, prepared: Prepared, account: Account, client: Client, sink: _AnswerSink
+        self,
+        ctx: Context,
+        prepared: Prepared,
+        option: Option,
+        account: Account,
+        client: Client,
+        sink: _AnswerSink,
     ) -> None:
         self._ctx = ctx
         self._prepared = prepared
+        self._option = option
         self._account = account
         self._client = client
         self._sink = sink
         self._reply: Reply | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopped: Status | None = None
-        timing, target = ctx.settings.timing, prepared.target
-        server = ctx.settings.server
-        keepalive_s = server.keepalive_interval_s if prepared.stream and server.keepalive != "off" else None
-        limits = Limits(
-            first_byte_s=target.first_byte_timeout_s,
-            idle_s=target.idle_timeout_s,
-            keepalive_s=keepalive_s,
+        self._committed = False  # content was forwarded: no further attempt may follow
+        self._repeats = 0
+        self._settings = ctx.settings
+        self._retries_left = ctx.settings.retry.max_retries
+        self._pace = Pace.begin(self._limits(option), ctx.mono())
+
+    def _limits(self, option: Option) -> Limits:
+        server, timing = self._settings.server, self._settings.timing
+        sends = self._prepared.stream and server.keepalive != "off"
+        return Limits(
+            first_byte_s=option.target.first_byte_timeout_s,
+            idle_s=option.target.idle_timeout_s,
+            keepalive_s=server.keepalive_interval_s if sends else None,
             grace_s=timing.usage_grace_s,
             progress_s=timing.progress_s,
         )
-        self._pace = Pace.begin(limits, ctx.mono())
 
     def interrupt(self) -> None:
         """Ends the answer with `shutting_down`."""
@@ -89,9 +102,9 @@ class Exchange:
 
     async def _to_an_end(self) -> None:
         try:
-            await self._attempt()
+            await self._attempts()
         except UpstreamFault as failure:
-            await self._fail(error_for(failure.fault), failure.fault)
+            await self._fail(error_for(failure.fault))
         except ClientStalled:
             self._account.settle("client_stalled")
         except asyncio.CancelledError:
@@ -104,16 +117,13 @@ class Exchange:
         if self._reply is not None:
             self._reply.close()
         if status == "shutting_down":
-            await self._fail(ShuttingDown(), None, status=status)
+            await self._fail(ShuttingDown(), status=status)
         else:
             self._account.settle(status)
 
-    async def _fail(self, error: GatewayError, fault: Fault | None, *, status: Status | None = None) -> None:
+    async def _fail(self, error: GatewayError, *, status: Status | None = None) -> None:
         """Settles, then tells the client; a client that no longer listens changes nothing any more."""
-        if fault is not None:
-            self._account.failed(fault)
-            self._ctx.metrics.fault(self._prepared.target.name, fault.kind)
-        self._account.settle(status or self._ended_by(fault), error=error)
+        self._account.settle(status or self._account.ended_by_fault(), error=error)
         if self._reply is not None:
             self._reply.close()
         try:
@@ -121,10 +131,63 @@ class Exchange:
         except ClientStalled:
             return
 
-    def _ended_by(self, fault: Fault | None) -> Status:
-        """`incomplete` for an answer that was cut off, `error` for everything else."""
-        cut = fault is not None and fault.kind in (FaultKind.INCOMPLETE, FaultKind.RESET)
-        return "incomplete" if cut and self._account.tally.delivered_bytes else "error"
+    async def _attempts(self) -> None:
+        """Attempts until one succeeds. Raises the `UpstreamFault` that nothing may follow."""
+        self._ctx.retries.request()
+        while True:
+            try:
+                await self._attempt()
+                return
+            except UpstreamFault as failure:
+                self._account.failed(failure.fault)
+                self._ctx.metrics.fault(self._option.target.name, failure.fault.kind)
+                if not await self._follows(failure.fault):
+                    raise
+
+    async def _follows(self, fault: Fault) -> bool:
+        """Prepares the attempt that follows a fault, after its pause; false where none may."""
+        if self._committed:
+            return False
+        standing = Standing(
+            retries_left=self._retries_left,
+            repeats=self._repeats,
+            others=self._prepared.options.peek() is not None,
+            max_wait_s=self._settings.retry.max_wait_s,
+            draw=self._ctx.random_bits(53) / 2**53,
+        )
+        decision = next_step(fault, standing)
+        if decision.step == "stop" or not self._ctx.retries.take():
+            return False
+        if self._reply is not None:
+            self._reply.close()
+            self._reply = None
+        await self._pause(decision.wait_s)
+        self._begin_again(self._option if decision.step == "again" else self._prepared.options.take())
+        return True
+
+    def _begin_again(self, option: Option | None) -> None:
+        assert option is not None, "the decision looked at it"
+        self._repeats = self._repeats + 1 if option is self._option else 0
+        self._retries_left -= 1
+        self._option = option
+        self._account.again(option)
+        self._sink.restart()
+        self._sink.answers_as(self._prepared.model)
+        last_sent = self._pace.last_sent
+        self._pace = Pace.begin(self._limits(option), self._ctx.mono())
+        self._pace.last_sent = last_sent
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits, with keep-alives to a streaming client."""
+        end = self._ctx.mono() + seconds
+        while (left := end - self._ctx.mono()) > 0:
+            await asyncio.sleep(min(left, self._pace.keepalive_in(self._ctx.mono())))
+            await self._keep_alive(self._ctx.mono())
+
+    async def _keep_alive(self, now: float) -> None:
+        if self._pace.keepalive_due(now):
+            await self._sink.keepalive()
+            self._pace.last_sent = self._ctx.mono()
 
     async def _attempt(self) -> None:
         reply = self._reply = await self._opened()
@@ -140,7 +203,7 @@ class Exchange:
 
     async def _opened(self) -> Reply:
         """The upstream's head, with keep-alives to the client while it takes its time."""
-        opening = asyncio.create_task(self._ctx.upstream.open(self._prepared.take_call()))
+        opening = asyncio.create_task(self._ctx.upstream.open(self._option.call))
         try:
             while not opening.done():
                 await asyncio.wait({opening}, timeout=self._pace.wait_s(self._ctx.mono()))
@@ -160,9 +223,7 @@ class Exchange:
         if pace.progress_due(now):
             pace.last_progress = now
             self._account.progress()
-        if pace.keepalive_due(now):
-            await self._sink.keepalive()
-            pace.last_sent = self._ctx.mono()
+        await self._keep_alive(now)
 
     async def _next(self, reply: Reply) -> bytes | None:
         """The next body bytes, `b""` at the end, None when something was due instead."""
@@ -178,7 +239,7 @@ class Exchange:
 
     async def _stream(self, reply: Reply) -> None:
         """Relays events until the clean end. Raises `UpstreamFault` for every other one."""
-        reader = ChunkReader(self._prepared.dialect, named_tool=self._prepared.named_tool)
+        reader = ChunkReader(self._option.dialect, named_tool=self._prepared.named_tool)
         while True:
             try:
                 data = await self._next(reply)
@@ -215,6 +276,10 @@ class Exchange:
         now = self._ctx.mono()
         if chunk.commits:
             self._account.content(now)
+            if not self._committed:
+                self._committed = True
+                self._prepared.release()
+                self._option.release()
         if await self._sink.add(chunk):
             self._pace.last_sent = now
         if self._pace.finished is None and self._sink.complete:
@@ -226,7 +291,7 @@ class Exchange:
         body = await self._read_all(reply, limit)
         if reply.status >= 300:
             raise UpstreamFault(fault_from_response(reply.status, reply.headers, body, self._ctx.wall()))
-        found = read_complete(body, self._prepared.dialect, named_tool=self._prepared.named_tool)
+        found = read_complete(body, self._option.dialect, named_tool=self._prepared.named_tool)
         if isinstance(found, Fault):
             raise UpstreamFault(found)
         answer, usage = found
@@ -234,7 +299,7 @@ class Exchange:
         model = answer.get("model")
         if isinstance(model, str):
             self._sink.answers_as(self._account.answered_by(model))
-        reader = ChunkReader(self._prepared.dialect)
+        reader = ChunkReader(self._option.dialect)
         for data in as_chunks(answer):
             await self._take(reader.feed(event(data)))
         if isinstance(self._sink, FoldSink):

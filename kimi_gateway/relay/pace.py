@@ -55,6 +55,12 @@ class Pace:
     def keepalive_due(self, now: float) -> bool:
         return self.limits.keepalive_s is not None and now >= self.last_sent + self.limits.keepalive_s
 
+    def keepalive_in(self, now: float) -> float:
+        """Seconds until a keep-alive is due; a long time where none is sent."""
+        if self.limits.keepalive_s is None:
+            return _FAR
+        return max(0.0, self.last_sent + self.limits.keepalive_s - now)
+
     def progress_due(self, now: float) -> bool:
         return now >= self.last_progress + self.limits.progress_s
 

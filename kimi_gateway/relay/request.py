@@ -1,7 +1,7 @@
 """From a body to a call: read, check the caller's rights, plan, encode. Raises before anything is booked."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from backends.catalog import foreign_fields
@@ -24,12 +24,24 @@ _USER_AGENT: Final = f"kimi-gateway/{__version__}"
 
 
 @dataclass(slots=True)
-class Prepared:
-    """One request, ready to be sent to one target. It holds the upstream's body until `take_call`."""
+class Option:
+    """One target that can take the request, with the request in its words."""
 
     target: Target
     dialect: Dialect
     upstream_model: str
+    call: Call = field(repr=False)
+    adjusted: tuple[str, ...] = ()
+
+    def release(self) -> None:
+        """Lets go of the request's body: it will not be sent again."""
+        self.call = replace(self.call, body=b"")
+
+
+@dataclass(slots=True)
+class Prepared:
+    """One request, checked and planned. It holds the client's body until `release`."""
+
     route: str
     model: str
     tier: str
@@ -44,14 +56,31 @@ class Prepared:
     thinking: str
     adjusted: tuple[str, ...]
     tags: dict[str, str]
-    call: Call | None = field(repr=False)
+    options: "Options" = field(repr=False)
 
-    def take_call(self) -> Call:
-        """The call, which is given away: its body is not kept for the length of the answer."""
-        if self.call is None:
-            raise RuntimeError("the call of this request was taken already")
-        call, self.call = self.call, None
-        return call
+    def release(self) -> None:
+        """Lets go of the bodies: content was forwarded, so no further attempt can follow."""
+        self.options = Options((), lambda name, model: None)
+
+
+class Options:
+    """The capable targets of a plan in order, each encoded when its turn comes."""
+
+    def __init__(self, planned: Sequence[tuple[str, str]], encode: Callable[[str, str], "Option | None"]) -> None:
+        self._left = list(planned)
+        self._encode = encode
+        self._next: Option | None = None
+
+    def peek(self) -> Option | None:
+        """The next target that can take the request, None where none is left."""
+        while self._next is None and self._left:
+            self._next = self._encode(*self._left.pop(0))
+        return self._next
+
+    def take(self) -> Option | None:
+        """The same, taken."""
+        option, self._next = self.peek(), None
+        return option
 
 
 def prepare(
@@ -64,13 +93,11 @@ def prepare(
     effort = resolve(view.effort, _effort_policy(policy, route))
     ttl = view.ttl or policy.default_ttl or (route.default_ttl if route is not None else "")
     limit = view.output_limit or policy.max_completion_tokens or (route.max_completion_tokens if route else 0)
-    target, dialect, upstream_model, request = _encoded(
-        view, found, settings, dialects, effort=effort, ttl=ttl, limit=limit or None
-    )
+    encoder = _Encoder(view, settings, dialects, effort=effort, ttl=ttl, limit=limit or None)
+    options = Options(found.targets, encoder.option)
+    if options.peek() is None:
+        raise encoder.refusal()
     return Prepared(
-        target=target,
-        dialect=dialect,
-        upstream_model=upstream_model,
         route=found.route,
         model=found.model,
         tier=found.tier,
@@ -83,9 +110,9 @@ def prepare(
         named_tool=view.named_tool is not None,
         prompt_estimate=estimate_prompt(view.text, messages=len(view.messages), tools="tools" in view.fields),
         thinking=_thinking(view),
-        adjusted=tuple(dict.fromkeys((*found.adjusted, *effort.adjusted, *request.adjusted))),
+        adjusted=tuple(dict.fromkeys((*found.adjusted, *effort.adjusted))),
         tags=read_tags(client.header(b"x-kimi-tags")),
-        call=_call(target, request),
+        options=options,
     )
 
 
@@ -118,22 +145,31 @@ def _thinking(view: RequestView) -> str:
     return f"missing={missing}" if missing else "intact"
 
 
-def _encoded(
-    view: RequestView,
-    found: Plan,
-    settings: Settings,
-    dialects: Mapping[str, Dialect],
-    *,
-    effort: Effort,
-    ttl: str,
-    limit: int | None,
-) -> tuple[Target, Dialect, str, Request]:
-    """The request for the first target that is capable of it."""
-    refusals: list[Incapable] = []
-    by_name = {target.name: target for target in settings.targets}
-    for name, upstream_model in found.targets:
-        target = by_name[name]
-        dialect = dialects[target.dialect]
+class _Encoder:
+    """Encodes one request for any target, and remembers why some could not take it."""
+
+    def __init__(
+        self,
+        view: RequestView,
+        settings: Settings,
+        dialects: Mapping[str, Dialect],
+        *,
+        effort: Effort,
+        ttl: str,
+        limit: int | None,
+    ) -> None:
+        self._view = view
+        self._targets = {target.name: target for target in settings.targets}
+        self._dialects = dialects
+        self._effort = effort
+        self._ttl = ttl
+        self._limit = limit
+        self._refusals: list[Incapable] = []
+
+    def option(self, name: str, upstream_model: str) -> Option | None:
+        """The request for one target; None where it lacks what the request needs."""
+        view, target = self._view, self._targets[name]
+        dialect = self._dialects[target.dialect]
         wish = Wish(
             fields=view.fields,
             messages=view.messages,
@@ -141,20 +177,25 @@ def _encoded(
             model=upstream_model,
             stream=view.stream or target.fold,
             stream_options=view.stream_options,
-            effort=effort.value,
-            thinking_off=effort.off,
-            ttl=ttl,
-            output_limit=limit,
+            effort=self._effort.value,
+            thinking_off=self._effort.off,
+            ttl=self._ttl,
+            output_limit=self._limit,
             n=view.n,
             named_tool=view.named_tool,
             extra_body=target.extra_body,
         )
         try:
-            return target, dialect, upstream_model, encode_request(wish, dialect, foreign_fields(dialect))
+            request = encode_request(wish, dialect, foreign_fields(dialect))
         except Incapable as refusal:
-            refusals.append(refusal)
-    first = refusals[0]
-    raise InvalidRequest(str(first), code="unsupported_value", param=first.param) from first
+            self._refusals.append(refusal)
+            return None
+        return Option(target, dialect, upstream_model, _call(target, request), request.adjusted)
+
+    def refusal(self) -> InvalidRequest:
+        """The 400 that names the field which no target can take."""
+        first = self._refusals[0]
+        return InvalidRequest(str(first), code="unsupported_value", param=first.param)
 
 
 def _call(target: Target, request: Request) -> Call:

@@ -26,6 +26,10 @@ class Sink(Protocol):
         """Takes one chunk; true where something was sent to the client."""
         ...
 
+    def restart(self) -> None:
+        """Forgets what a failed attempt left behind; only before content was forwarded."""
+        ...
+
     async def keepalive(self) -> None:
         """Tells a waiting client that the answer is still coming."""
         ...
@@ -67,6 +71,9 @@ class StreamSink:
             return False
         await self._write(b"".join(events))
         return True
+
+    def restart(self) -> None:
+        self._shaper.restart()
 
     async def keepalive(self) -> None:
         await self._write(COMMENT if self._keepalive == "comment" else self._shaper.keepalive_chunk())
@@ -123,6 +130,9 @@ class FoldSink:
         self._fold.add(chunk.data)
         self._finished.update(chunk.finished)
         return False
+
+    def restart(self) -> None:
+        self._fold, self._finished = Fold(), set()
 
     async def keepalive(self) -> None:
         """A folded answer has nothing to send yet."""

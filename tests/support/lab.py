@@ -177,12 +177,12 @@ def wait_for_row(url: str, request_id: str) -> LedgerRow:
 
 @contextmanager
 def lab(
-    extra: str = "", *, server: str = "", time_factor: float = 1.0, idle_timeout_s: float = 300
+    extra: str = "", *, server: str = "drain_grace_s = 0", time_factor: float = 1.0, idle_timeout_s: float = 300
 ) -> Iterator[Lab]:
     """A lab; `extra` is TOML for the end of its configuration, `server` for the [server] section."""
     with ExitStack() as stack:
         upstreams = {name: stack.enter_context(ScriptedUpstream(time_factor=time_factor)) for name in DIALECTS}
-        config = [f"[server]\ndrain_grace_s = 0\n{server}\n[timing]\nusage_grace_s = 0.5\n{extra}"]
+        config = [f"[server]\n{server}\n[timing]\nusage_grace_s = 0.5\n{extra}"]
         for name, upstream in upstreams.items():
             models = ", ".join(f'"{public}" = "{theirs}"' for public, theirs in _MODELS[name].items())
             prices = _ENGINE_PRICES if name in ("vllm", "sglang") else ""

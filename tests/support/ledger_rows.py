@@ -6,7 +6,7 @@ from typing import Any
 from pricing.ledger.row import AttemptRecord, LedgerRow, LineRecord
 
 START = 1_796_040_000.25
-"""2026-11-30T13:20:00.25Z."""
+"""2026-11-30T12:00:00.25Z."""
 
 USD = 10**9
 

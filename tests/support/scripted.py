@@ -168,9 +168,7 @@ class ScriptedUpstream:
         await self._set_door()
         self._ready.set()
         await self._stop.wait()
-        if self._server is not None:
-            self._server.close()
-        await asyncio.sleep(0)  # a connection that was just accepted reports itself, and is ended with the rest
+        await self._stop_listening()
         if self._closed_door is not None:
             self._closed_door.close()
         for task in list(self._tasks):
@@ -197,9 +195,7 @@ class ScriptedUpstream:
     async def _set_door(self) -> None:
         """Listens, or holds the port without listening, as the next answer wants."""
         if self._refuses_next():
-            if self._server is not None:
-                self._server.close()
-                self._server = None
+            await self._stop_listening()
             if self._closed_door is None:
                 self._closed_door = self._bound()
         elif self._server is None:
@@ -208,6 +204,16 @@ class ScriptedUpstream:
             self._server = await self._loop.create_server(
                 lambda: Line(self._begin, self._client_left, self._lines.discard), sock=sock, ssl=self._tls
             )
+
+    async def _stop_listening(self) -> None:
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        for sock in server.sockets:
+            self._loop.remove_reader(sock.fileno())
+        for _ in range(3):  # closed at once, the server (Python 3.11) would lose what it has just accepted
+            await asyncio.sleep(0)
+        server.close()
 
     async def _add(self, answers: Sequence[Answer]) -> None:
         self._answers.extend(answers)

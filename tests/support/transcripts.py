@@ -69,7 +69,7 @@ def tail_bytes(file: str, name_start: str, position: int = 0) -> bytes:
     matching = [section for section in _SECTION.split(text)[1:] if section.startswith(name_start)]
     lines = matching[position].split("\n")[1:]
     events = [
-        line for line in lines if line.startswith("data: {") and line.endswith("}") or line == "data: [DONE]"
+        line for line in lines if (line.startswith("data: {") and line.endswith("}")) or line == "data: [DONE]"
     ]
     return "".join(f"{line}\n\n" for line in events).encode()
 

@@ -88,7 +88,7 @@ def test_sse_05_a_finish_reason_without_end_mark_is_a_whole_answer(shared_lab: L
 @pytest.fixture(scope="module")
 def slow_lab() -> Iterator[Lab]:
     """Periods at 1/50: a keep-alive each 0.3 s (15 s), an idle limit of 3 s on each target."""
-    with lab(server="keepalive_interval_s = 0.3", time_factor=SLOW, idle_timeout_s=3) as made:
+    with lab(server="drain_grace_s = 0\nkeepalive_interval_s = 0.3", time_factor=SLOW, idle_timeout_s=3) as made:
         yield made
 
 
@@ -108,7 +108,7 @@ def test_sse_06_silence_beyond_the_idle_limit_is_a_timeout_event(slow_lab: Lab) 
         given["client_request"], {"status": 200, "timeline": [[0, first], [500, first]]}, target="vllm"
     )
     assert (heard.error["type"], heard.error["status"], heard.done) == ("upstream_timeout", 504, False)
-    assert slow_lab.row(heard)["attempts"][0]["maybe_billed"] is True
+    assert slow_lab.row(heard)["attempt_log"][0]["maybe_billed"] is True
 
 
 def test_sse_06_upstream_comments_count_as_life_and_nothing_caps_the_whole(slow_lab: Lab) -> None:

@@ -25,7 +25,7 @@ def chunk(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def quick_lab() -> Iterator[Lab]:
-    with lab(server="client_stall_timeout_s = 1\nkeepalive_interval_s = 0.2", idle_timeout_s=2) as made:
+    with lab(server="drain_grace_s = 0\nclient_stall_timeout_s = 1\nkeepalive_interval_s = 0.2", idle_timeout_s=2) as made:
         yield made
 
 
@@ -94,7 +94,7 @@ def test_a_refused_connection_is_a_502_with_a_row_that_owes_nothing() -> None:
         assert (heard.status, heard.error["type"], heard.error["code"]) == (502, "upstream_error", "bad_gateway")
         row = made.row(heard)
         assert (row["status"], row["cost_usd"], row["prompt_tokens"]) == ("error", "0", None)
-        assert row["attempts"][0]["fault"] == "connect"
+        assert row["attempt_log"][0]["fault"] == "connect"
 
 
 def _target(name: str, port: int) -> str:
