@@ -7,7 +7,7 @@ to that target, `row` waits for its ledger row.
 import http.client
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -177,11 +177,20 @@ def wait_for_row(url: str, request_id: str) -> LedgerRow:
 
 @contextmanager
 def lab(
-    extra: str = "", *, server: str = "drain_grace_s = 0", time_factor: float = 1.0, idle_timeout_s: float = 300
+    extra: str = "",
+    *,
+    server: str = "drain_grace_s = 0",
+    time_factor: float = 1.0,
+    idle_timeout_s: float = 300,
+    first: Mapping[str, Sequence[Answer]] | None = None,
 ) -> Iterator[Lab]:
-    """A lab; `extra` is TOML for the end of its configuration, `server` for the [server] section."""
+    """A lab; `extra` is TOML for the end of its configuration, `server` for the [server] section; `first` are
+    answers by target that are scripted before the gateway starts and looks at its targets."""
     with ExitStack() as stack:
-        upstreams = {name: stack.enter_context(ScriptedUpstream(time_factor=time_factor)) for name in DIALECTS}
+        upstreams = {
+            name: stack.enter_context(ScriptedUpstream((first or {}).get(name, ()), time_factor=time_factor))
+            for name in DIALECTS
+        }
         config = [f"[server]\n{server}\n[timing]\nusage_grace_s = 0.5\n{extra}"]
         for name, upstream in upstreams.items():
             models = ", ".join(f'"{public}" = "{theirs}"' for public, theirs in _MODELS[name].items())

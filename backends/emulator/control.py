@@ -1,0 +1,44 @@
+"""`/emulator/…` and `/health`: for whoever runs or tests with it. No key is asked for: serve it on loopback."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+
+from backends.emulator.errors import Refusal, invalid
+from backends.emulator.state import State
+from backends.json import JsonError, as_object, decode
+
+PATHS = frozenset({"/health", "/emulator/invoice", "/emulator/requests", "/emulator/clock", "/emulator/reset"})
+
+
+def control(state: State, method: str, path: str, query: Mapping[str, str], body: bytes) -> dict[str, object]:
+    """The answer to one control request. Raises `Refusal` for a wrong method or value."""
+    match method, path:
+        case ("GET", "/health"):
+            return {"status": "ok", "service": "kimi-emulator", "dialect": state.profile.name}
+        case ("GET", "/emulator/invoice"):
+            return {**state.invoice.shown()}
+        case ("GET", "/emulator/requests"):
+            shown = state.seen.shown(raw=query.get("raw") == "1")
+            if query.get("clear") == "1":
+                state.seen.clear()
+            return shown
+        case ("GET", "/emulator/clock"):
+            return {"now_s": state.clock.now_s()}
+        case ("POST", "/emulator/clock"):
+            return _advance(state, body)
+        case ("POST", "/emulator/reset"):
+            state.reset()
+            return {"reset": True}
+        case _:
+            raise Refusal(f"{path} does not take {method}", status=405)
+
+
+def _advance(state: State, body: bytes) -> dict[str, object]:
+    try:
+        step = (as_object(decode(body)) or {}).get("advance_s")
+    except JsonError as err:
+        raise invalid(f"the body is not JSON: {err}") from err
+    if isinstance(step, bool) or not isinstance(step, int | Decimal) or not 0 <= step < 10**9:
+        raise invalid('the body must be {"advance_s": seconds}, zero or more')
+    state.clock.advance(float(step))
+    return {"now_s": state.clock.now_s()}
