@@ -40,6 +40,7 @@ class Dialect:
     named_tool_choice: bool = True  # a tool_choice that names one function is accepted
     remote_images: bool = True  # fetches http(s) image URLs
     file_urls: bool = False  # takes ms:// ids
+    media_types: frozenset[str] = frozenset()  # types of data URLs it takes; empty = whatever it is sent
     partial: Literal["partial", "continue_final_message"] = "partial"
     schema_flavour: Literal["", "moonshot"] = ""
     tool_id_pattern: str = ""  # a regular expression the ids must match, "" = any

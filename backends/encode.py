@@ -11,7 +11,8 @@ import msgspec
 
 from backends.dialect import Dialect
 from backends.json import JsonObject, as_object, decode, encode
-from backends.messages import MessageHead, encode_messages, narrowed_tools, remote_media
+from backends.media import media_fault
+from backends.messages import MessageHead, encode_messages, narrowed_tools
 
 Raw = msgspec.Raw
 
@@ -76,8 +77,8 @@ class Request:
 def encode_request(wish: Wish, dialect: Dialect, foreign: frozenset[str]) -> Request:
     """The upstream's request. `foreign` are fields of other dialects: left out, disclosed.
 
-    Raises `Incapable` for n above the dialect's limit, thinking off where it cannot be switched off, and remote
-    media where they are not fetched.
+    Raises `Incapable` for n above the dialect's limit, thinking off where it cannot be switched off, and media
+    that the dialect does not take.
     """
     _check_capabilities(wish, dialect)
     adjusted: list[str] = []
@@ -116,12 +117,9 @@ def _check_capabilities(wish: Wish, dialect: Dialect) -> None:
     if wish.thinking_off and dialect.thinking_off is None:
         param = "thinking" if "thinking" in wish.fields else "reasoning_effort"
         raise Incapable(param, f"{param} asks for thinking off, but this model always thinks; use effort low")
-    if not dialect.remote_images:
-        path = remote_media(wish.messages, wish.heads)
-        if path is not None:
-            raise Incapable(
-                path, f"{path} is a public address, which is not fetched here; send a base64 data URL instead"
-            )
+    fault = media_fault(wish.heads, dialect)
+    if fault is not None:
+        raise Incapable(fault.path, fault.problem)
 
 
 def _stream_fields(wish: Wish) -> dict[str, object]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from backends.dialect import Dialect
-from backends.json import JsonObject, as_list, as_object, as_str, decode, encode
+from backends.json import as_object, as_str, decode, encode
 from backends.reasoning import details_text
 
 Raw = msgspec.Raw
@@ -91,7 +91,7 @@ def encode_messages(messages: Sequence[Raw], heads: Sequence[MessageHead], diale
             changes["role"] = "system"
         if head.role == "assistant":
             changes |= _thought_changes(head, dialect)
-            if index == last and _is_true(head.partial) and dialect.partial == "continue_final_message":
+            if index == last and is_true(head.partial) and dialect.partial == "continue_final_message":
                 changes["partial"] = UNSET
                 continues = True
         if isinstance(head.reasoning_details, Raw) and not dialect.keeps_thought_details:
@@ -100,7 +100,8 @@ def encode_messages(messages: Sequence[Raw], heads: Sequence[MessageHead], diale
     return Encoded(out, tuple(adjusted), continues)
 
 
-def _is_true(raw: Raw | Unset) -> bool:
+def is_true(raw: Raw | Unset) -> bool:
+    """The slice is JSON's true."""
     return isinstance(raw, Raw) and len(raw) == 4 and bytes(raw) == b"true"
 
 
@@ -161,28 +162,3 @@ def narrowed_tools(tools: Raw, name: str) -> Raw | None:
         if as_str(function.get("name")) == name:
             return Raw(b"[" + bytes(tool) + b"]")
     return None
-
-
-def remote_media(messages: Sequence[Raw], heads: Sequence[MessageHead]) -> str | None:
-    """The path of the first part that points to an http(s) address, such as `messages[0].content[1]`."""
-    for index, head in enumerate(heads):
-        content = head.content
-        if (
-            not isinstance(content, Raw)
-            or bytes(memoryview(content)[:1]) != b"["
-            or b'_url"' not in bytes(content)
-        ):
-            continue
-        for position, part in enumerate(as_list(decode(bytes(content)))):
-            if _media_url(as_object(part) or {}).startswith(("http://", "https://")):
-                return f"messages[{index}].content[{position}]"
-    return None
-
-
-def _media_url(part: JsonObject) -> str:
-    for kind in ("image_url", "video_url"):
-        target = part.get(kind)
-        url = as_str(target) or as_str((as_object(target) or {}).get("url"))
-        if url:
-            return url
-    return ""

@@ -18,6 +18,14 @@ DIALECT = Dialect(
     named_tool_choice=False,
     remote_images=False,
     file_urls=True,
+    # What the AI SDK's provider sends there (3.0.60, src): everything else was seen refused.
+    media_types=frozenset(
+        {f"image/{kind}" for kind in ("jpeg", "jpg", "png", "gif", "webp", "bmp", "heic", "heif")}
+        | {
+            f"video/{kind}"
+            for kind in ("mp4", "mpeg", "mov", "quicktime", "avi", "x-flv", "mpg", "webm", "wmv", "3gpp")
+        }
+    ),
     schema_flavour="moonshot",
     cache_options=True,
     # usage.cached_tokens is documented; where it is missing nothing was cached (case use-02).

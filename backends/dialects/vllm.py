@@ -28,7 +28,10 @@ DIALECT = Dialect(
             "repetition_penalty",
             "min_p",
             "top_k",
+            "request_id",
+            "session_id",
             "skip_special_tokens",
+            "stop_token_ids",
             "structured_outputs",
             "thinking_token_budget",
         }

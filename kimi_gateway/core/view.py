@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from backends.json import Json, JsonError, JsonObject, as_count, as_object, as_str, decode
-from backends.messages import MessageError, MessageHead, is_null, read_heads
+from backends.messages import MessageError, MessageHead, is_null, is_true, read_heads
 from kimi_gateway.core.effort import EffortWish
 from kimi_gateway.errors import InvalidRequest
 from pricing.estimate import TextSize
@@ -56,6 +56,7 @@ def read(body: bytes) -> RequestView:
     stream = _typed(fields, "stream", bool) or False
     limit, limit_field = _output_limit(fields)
     messages, heads = _messages(fields)
+    _check_prefix(heads, fields)
     return RequestView(
         fields=fields,
         messages=messages,
@@ -206,6 +207,21 @@ def _messages(fields: dict[str, Raw]) -> tuple[list[Raw], list[MessageHead]]:
             "messages is empty; send at least one message", code="invalid_value", param="messages"
         )
     return messages, heads
+
+
+def _check_prefix(heads: list[MessageHead], fields: dict[str, Raw]) -> None:
+    """Partial mode continues the last message, which must be the assistant's, and not in JSON mode."""
+    for index, head in enumerate(heads):
+        if not is_true(head.partial):
+            continue
+        path = f"messages[{index}].partial"
+        if index != len(heads) - 1 or head.role != "assistant":
+            problem = "continues the last message of role assistant only; leave it out elsewhere"
+        elif (as_object(_value(fields, "response_format")) or {}).get("type") == "json_object":
+            problem = "cannot be used with response_format json_object; leave one of them out"
+        else:
+            continue
+        raise InvalidRequest(f"{path} {problem}", code="invalid_value", param=path)
 
 
 def _stream_options(fields: dict[str, Raw]) -> JsonObject:

@@ -20,7 +20,7 @@ from kimi_gateway.relay.account import Account
 from kimi_gateway.relay.client import Client, ClientStalled
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.faults import error_for
-from kimi_gateway.relay.pace import Limits, Pace
+from kimi_gateway.relay.pace import Limits, Pace, keepalives
 from kimi_gateway.relay.request import Option, Prepared
 from kimi_gateway.relay.sinks import FoldSink, Sink
 from pricing.ledger.row import Status
@@ -63,11 +63,16 @@ class Exchange:
 
     def _limits(self, option: Option) -> Limits:
         server, timing = self._settings.server, self._settings.timing
-        sends = self._prepared.stream and server.keepalive != "off"
+        period_s, first_s = keepalives(
+            streams=self._prepared.stream,
+            interval_s=server.keepalive_interval_s if server.keepalive != "off" else None,
+            read_timeout_s=self._prepared.read_timeout_s,
+        )
         return Limits(
             first_byte_s=option.target.first_byte_timeout_s,
             idle_s=option.target.idle_timeout_s,
-            keepalive_s=server.keepalive_interval_s if sends else None,
+            keepalive_s=period_s,
+            first_keepalive_s=first_s,
             grace_s=timing.usage_grace_s,
             progress_s=timing.progress_s,
         )

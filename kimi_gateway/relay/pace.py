@@ -8,11 +8,12 @@ _FAR: Final = 3600.0
 
 @dataclass(slots=True)
 class Limits:
-    """Periods in seconds. `keepalive_s` None sends none (folded answers, keepalive off)."""
+    """Periods in seconds. `keepalive_s` None sends none; the first one may come later than the others."""
 
     first_byte_s: float
     idle_s: float
     keepalive_s: float | None
+    first_keepalive_s: float
     grace_s: float
     progress_s: float
 
@@ -32,7 +33,8 @@ class Pace:
     @classmethod
     def begin(cls, limits: Limits, now: float) -> "Pace":
         """Clocks that start now."""
-        return cls(limits=limits, started=now, last_sent=now, last_progress=now)
+        later_s = limits.first_keepalive_s - limits.keepalive_s if limits.keepalive_s is not None else 0.0
+        return cls(limits=limits, started=now, last_sent=now + later_s, last_progress=now)
 
     def wait_s(self, now: float) -> float:
         """Seconds until the next thing is due, never negative."""
@@ -66,3 +68,23 @@ class Pace:
 
     def grace_over(self, now: float) -> bool:
         return self.finished is not None and now >= self.finished + self.limits.grace_s
+
+
+def keepalives(
+    *, streams: bool, interval_s: float | None, read_timeout_s: float | None
+) -> tuple[float | None, float]:
+    """The period of keep-alives and when the first is due, None and 0 where there are none.
+
+    `interval_s` is the setting (None: off); `read_timeout_s` is what the client announced. A stream has them at
+    the smaller of the setting and half the client's patience; a folded answer, which nothing could be sent of
+    before, starts at 0.8 of that patience with white space, which JSON allows.
+    """
+    if streams:
+        if interval_s is None:
+            return None, 0.0
+        period_s = interval_s if read_timeout_s is None else min(interval_s, read_timeout_s / 2)
+        return period_s, period_s
+    if read_timeout_s is None:
+        return None, 0.0
+    half_s = read_timeout_s / 2
+    return (half_s if interval_s is None else min(interval_s, half_s)), 0.8 * read_timeout_s

@@ -20,6 +20,7 @@ from kimi_gateway.relay.client import Client
 from kimi_gateway.settings import Route, Settings, Target
 from pricing.estimate import Estimate, estimate_prompt
 
+_PATIENCE_MAX_S: Final = 86_400.0
 _USER_AGENT: Final = f"kimi-gateway/{__version__}"
 
 
@@ -56,6 +57,7 @@ class Prepared:
     thinking: str
     adjusted: tuple[str, ...]
     tags: dict[str, str]
+    read_timeout_s: float | None  # how long the client waits between bytes, where it said so
     options: "Options" = field(repr=False)
 
     def release(self) -> None:
@@ -112,6 +114,7 @@ def prepare(
         thinking=_thinking(view),
         adjusted=tuple(dict.fromkeys((*found.adjusted, *effort.adjusted))),
         tags=read_tags(client.header(b"x-kimi-tags")),
+        read_timeout_s=_seconds(client.header(b"x-stainless-read-timeout")),
         options=options,
     )
 
@@ -126,6 +129,15 @@ def _plan(view: RequestView, client: Client, policy: KeyPolicy, settings: Settin
         )
     asked = Asked(model=view.model, service_tier=view.service_tier, pinned=pinned, tiers=policy.tiers)
     return plan(asked, settings.routes, settings.targets)
+
+
+def _seconds(header: str | None) -> float | None:
+    """A positive number of seconds; anything else is no announcement."""
+    try:
+        seconds = float(header or "")
+    except ValueError:
+        return None
+    return seconds if 0 < seconds < _PATIENCE_MAX_S else None
 
 
 def _effort_policy(policy: KeyPolicy, route: Route | None) -> EffortPolicy:

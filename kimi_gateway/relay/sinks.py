@@ -101,7 +101,7 @@ class StreamSink:
 
 
 class FoldSink:
-    """One JSON body at the end. Nothing is sent before it."""
+    """One JSON body at the end; before it nothing but white space, and that only to a client short of patience."""
 
     def __init__(self, client: Client, n: int, headers: Headers, *, defaults: JsonObject) -> None:
         self._client = client
@@ -135,7 +135,10 @@ class FoldSink:
         self._fold, self._finished = Fold(), set()
 
     async def keepalive(self) -> None:
-        """A folded answer has nothing to send yet."""
+        """Starts the answer, or goes on with it, by white space: for a client that would not wait longer."""
+        if not self._client.head_sent:
+            await self._client.start(200, encoded({"content-type": "application/json", **self._headers()}))
+        await self._client.write(b" ")
 
     async def end(self, usage: JsonObject | None, meta: JsonObject) -> None:
         body = self._body if self._body is not None else self._fold.body()
@@ -146,7 +149,13 @@ class FoldSink:
         if usage is not None:
             body["usage"] = usage
         body["kimi"] = meta
-        await self._client.respond(200, self._headers(), encode(body))
+        if self._client.head_sent:
+            await self._client.finish(encode(body))
+        else:
+            await self._client.respond(200, self._headers(), encode(body))
 
     async def fail(self, error: GatewayError) -> None:
-        await self._client.refuse(error, self._headers())
+        if self._client.head_sent:
+            await self._client.finish(error.body(with_status=True))
+        else:
+            await self._client.refuse(error, self._headers())

@@ -25,7 +25,9 @@ def chunk(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def quick_lab() -> Iterator[Lab]:
-    with lab(server="drain_grace_s = 0\nclient_stall_timeout_s = 1\nkeepalive_interval_s = 0.2", idle_timeout_s=2) as made:
+    with lab(
+        server="drain_grace_s = 0\nclient_stall_timeout_s = 1\nkeepalive_interval_s = 0.2", idle_timeout_s=2
+    ) as made:
         yield made
 
 

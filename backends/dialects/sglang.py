@@ -1,0 +1,47 @@
+"""SGLang with its kimi_k3 parsers, read and recorded in 0.5.23."""
+
+from backends.dialect import Dialect
+
+DIALECT = Dialect(
+    name="sglang",
+    url_variable="SGLANG_BASE_URL",
+    models={"kimi-k3.1-pro": "moonshotai/Kimi-K3.1-Pro"},
+    # A history thought is read from `reasoning_content`, the default; `reasoning` is dropped without a word.
+    # Any effort of its list is accepted and medium runs as max; `none` is thinking off, and `thinking` is ignored.
+    thinking_off={"reasoning_effort": "none"},
+    own_fields=frozenset(
+        {
+            "cache_salt",
+            "chat_template_kwargs",
+            "continue_final_message",
+            "custom_logit_processor",
+            "custom_params",
+            "ebnf",
+            "extra_key",
+            "ignore_eos",
+            "lora_path",
+            "min_p",
+            "min_tokens",
+            "no_stop_trim",
+            "priority",
+            "reasoning",
+            "regex",
+            "repetition_penalty",
+            "return_cached_tokens_details",
+            "return_hidden_states",
+            "rid",
+            "separate_reasoning",
+            "session_id",
+            "session_params",
+            "skip_special_tokens",
+            "stop_regex",
+            "stop_token_ids",
+            "stream_reasoning",
+            "top_k",
+        }
+    ),
+    # Its router keeps a conversation on one worker by this header.
+    conversation_header="x-smg-routing-key",
+    partial="continue_final_message",
+    key_required=False,
+)
