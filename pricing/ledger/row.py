@@ -34,7 +34,7 @@ CostSource = Literal["card", "target", "upstream", "unpriced", "none"]
 rate is known; `none` where nothing was used (no tokens, so nothing to price)."""
 
 
-class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One attempt on one target. Times are milliseconds since the request began."""
 
     target: str
@@ -51,7 +51,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     maybe_billed: bool = False  # failed after the request was sent
 
 
-class LineRecord(msgspec.Struct, frozen=True):
+class LineRecord(msgspec.Struct, frozen=True, gc=False):
     """One meter of the cost. `rate` is nano-dollars per unit, None where the meter has no price."""
 
     meter: str
@@ -60,7 +60,7 @@ class LineRecord(msgspec.Struct, frozen=True):
     nano: int
 
 
-class LedgerRow(msgspec.Struct, kw_only=True, omit_defaults=True):
+class LedgerRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """One request. Tokens are counts; None means unknown, never zero. `started_at` is Unix seconds, UTC.
 
     `cost_nano` is None for an unpriced row. `prompt_tokens = input + cached + write_5m + write_1h`.

@@ -1,0 +1,1 @@
+"""The ledger's schema, step by step (Alembic). Released steps are never edited: a change is a new step."""

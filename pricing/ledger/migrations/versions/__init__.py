@@ -1,0 +1,1 @@
+"""One file per step; `REVISIONS` in `pricing.ledger.store.tables` lists them."""
