@@ -131,21 +131,21 @@ def _stream_fields(wish: Wish) -> dict[str, object]:
 
 def _set_effort(out: dict[str, object], wish: Wish, dialect: Dialect) -> None:
     if wish.thinking_off:
-        out.update(dialect.thinking_off or {})
+        _merge(out, dialect.thinking_off or {})
         return
-    nested = "reasoning" in wish.fields and dialect.effort_path[0] == "reasoning"
-    target: dict[str, object] = {}
-    if nested:
-        target.update(as_object(decode(bytes(wish.fields["reasoning"]))) or {})
-        target.pop("effort", None)
+    *outer, name = dialect.effort_path
+    if not outer:
+        if wish.effort is not None:
+            out[name] = wish.effort
+        return
+    stated = wish.fields.get(outer[0])
+    nested: dict[str, object] = dict(as_object(decode(bytes(stated))) or {}) if stated is not None else {}
+    if outer[0] in _OURS:
+        nested.pop(name, None)  # it was decided already: under a ceiling, or in another spelling
     if wish.effort is not None:
-        target[dialect.effort_path[-1]] = wish.effort
-    if not target:
-        return
-    if len(dialect.effort_path) == 1:
-        out.update(target)
-    else:
-        out[dialect.effort_path[0]] = target
+        nested[name] = wish.effort
+    if nested:
+        out[outer[0]] = nested
 
 
 def _set_cache_options(out: dict[str, object], wish: Wish, dialect: Dialect, adjusted: list[str]) -> None:
@@ -180,7 +180,7 @@ def _set_conversation(out: dict[str, object], wish: Wish, dialect: Dialect) -> N
 
 
 def _merge(out: dict[str, object], extra: Mapping[str, object]) -> None:
-    """The operator's extra body wins over everything; objects merge one level deep."""
+    """Further fields win over what is there; objects merge one level deep. So the operator's extra body does."""
     for name, value in extra.items():
         present = out.get(name)
         if isinstance(value, dict) and isinstance(present, Raw):

@@ -1,0 +1,308 @@
+"""A stream put together into one `chat.completion`, and a whole answer taken apart into chunks.
+
+Texts (content, thought, refusal, arguments) are joined, lists of log probabilities appended, pieces of
+`reasoning_details` joined by index and type; of everything else the last value that is not null counts. How a text
+is split over chunks changes nothing, and the time is linear in it. "", null and absent stay three things.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from io import StringIO
+from typing import Final, TypeAlias
+
+from backends.json import Json, JsonObject, as_count, as_list, as_object, as_str
+
+_STREAM_FIELDS: Final = ("id", "created", "model", "service_tier", "system_fingerprint")
+"""What every chunk of a stream repeats."""
+
+_THOUGHT_FIELDS: Final = ("role", "reasoning_content", "reasoning_details")
+"""What `as_chunks` sends first: in Moonshot's streams the thought precedes the content."""
+
+_TEXTS: Final = ("content", "reasoning_content", "refusal")
+_DETAIL_TEXTS: Final = ("text", "summary", "data")
+
+_DetailKey: TypeAlias = tuple[str | None, int | None]  # type and index
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """UTF-8 bytes of one choice's output so far."""
+
+    text_bytes: int = 0
+    thought_bytes: int = 0
+    argument_bytes: int = 0
+
+
+class _Text:
+    """A text in pieces. Null counts only where no piece came; a value that is no text replaces all."""
+
+    __slots__ = ("_buffer", "_other", "size_bytes")
+
+    def __init__(self) -> None:
+        self._buffer: StringIO | None = None
+        self._other: Json = None
+        self.size_bytes = 0
+
+    def add(self, piece: Json) -> None:
+        if isinstance(piece, str):
+            if self._buffer is None:
+                self._buffer = StringIO(newline="")
+            self._buffer.write(piece)
+            self.size_bytes += len(piece) if piece.isascii() else len(piece.encode())
+        elif piece is not None:
+            self._other = piece
+
+    def value(self) -> Json:
+        if self._other is not None or self._buffer is None:
+            return self._other
+        return self._buffer.getvalue()
+
+
+class _Parts:
+    """The fields of an object that comes in pieces: some are texts, of the others the last non-null counts."""
+
+    __slots__ = ("_texts", "fields", "texts")
+
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        self._texts = texts
+        self.texts: dict[str, _Text] = {}
+        self.fields: JsonObject = {}
+
+    def add(self, name: str, value: Json) -> None:
+        if name in self._texts:
+            text = self.texts.get(name)
+            if text is None:
+                text = self.texts[name] = _Text()
+            text.add(value)
+        elif value is not None:
+            self.fields[name] = value
+        else:
+            self.fields.setdefault(name, None)
+
+    def value(self) -> JsonObject:
+        return {**self.fields, **{name: text.value() for name, text in self.texts.items()}}
+
+    def size_bytes(self, name: str) -> int:
+        text = self.texts.get(name)
+        return 0 if text is None else text.size_bytes
+
+
+class _Call:
+    """One tool call in pieces."""
+
+    def __init__(self) -> None:
+        self.function: _Parts | None = None
+        self.parts = _Parts(())
+
+    def add(self, piece: JsonObject) -> None:
+        for name, value in piece.items():
+            if name == "function" and isinstance(value, dict):
+                if self.function is None:
+                    self.function = _Parts(("name", "arguments"))
+                for key, item in value.items():
+                    self.function.add(key, item)
+            elif name != "index":
+                self.parts.add(name, value)
+
+    def value(self) -> JsonObject:
+        call = self.parts.value()
+        if self.function is not None:
+            call["function"] = self.function.value()
+        return call
+
+
+class _Details:
+    """`reasoning_details`. Items of one delta are different items; those of later deltas continue the one with
+    their type and index or, where they have no index, the last one if it is of their type."""
+
+    def __init__(self) -> None:
+        self._items: list[_Parts] = []
+        self._by_key: dict[_DetailKey, list[_Parts]] = {}
+        self._last_key: _DetailKey | None = None
+
+    def add(self, items: list[Json]) -> None:
+        placed: Counter[_DetailKey] = Counter()
+        for item in items:
+            if isinstance(item, dict):
+                key = (as_str(item.get("type")), as_count(item.get("index")))
+                parts = self._known(key, placed) or self._new(key)
+                placed[key] += 1
+                for name, value in item.items():
+                    parts.add(name, value)
+
+    def _known(self, key: _DetailKey, placed: Counter[_DetailKey]) -> _Parts | None:
+        known = self._by_key.get(key, [])
+        if key[1] is None:
+            return known[-1] if key == self._last_key and not placed else None
+        return known[placed[key]] if placed[key] < len(known) else None
+
+    def _new(self, key: _DetailKey) -> _Parts:
+        parts = _Parts(_DETAIL_TEXTS)
+        self._items.append(parts)
+        self._by_key.setdefault(key, []).append(parts)
+        self._last_key = key
+        return parts
+
+    def value(self) -> list[Json]:
+        return [parts.value() for parts in self._items]
+
+
+class _Choice:
+    """One choice in pieces."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.fields = _Parts(())
+        self.message = _Parts(_TEXTS)
+        self.calls: dict[int, _Call] = {}
+        self.details: _Details | None = None
+        self.logprobs: JsonObject | None = None
+
+    def add(self, choice: JsonObject) -> None:
+        for name, value in choice.items():
+            if name == "delta":
+                for key, item in (as_object(value) or {}).items():
+                    self._add_delta(key, item)
+            elif name == "logprobs" and isinstance(value, dict):
+                self._add_logprobs(value)
+            elif name != "index":
+                self.fields.add(name, value)
+
+    def _add_delta(self, name: str, value: Json) -> None:
+        if name == "tool_calls" and isinstance(value, list):
+            self._add_calls(value)
+        elif name == "reasoning_details" and isinstance(value, list):
+            if self.details is None:
+                self.details = _Details()
+            self.details.add(value)
+        else:
+            self.message.add(name, value)
+
+    def _add_calls(self, calls: list[Json]) -> None:
+        self.message.fields["tool_calls"] = []  # an empty list is not an absent one
+        for position, piece in enumerate(calls):
+            if isinstance(piece, dict):
+                index = as_count(piece.get("index"))
+                call = self.calls.setdefault(position if index is None else index, _Call())
+                call.add(piece)
+
+    def _add_logprobs(self, logprobs: JsonObject) -> None:
+        if self.logprobs is None:
+            self.logprobs = {}
+        for name, value in logprobs.items():
+            known = self.logprobs.get(name)
+            if isinstance(value, list):
+                if isinstance(known, list):
+                    known.extend(value)
+                else:
+                    self.logprobs[name] = list(value)
+            elif value is not None or name not in self.logprobs:
+                self.logprobs[name] = value
+
+    def value(self) -> JsonObject:
+        message: JsonObject = {"role": None, "content": None, **self.message.value()}
+        message["role"] = message["role"] or "assistant"
+        if self.details is not None:
+            message["reasoning_details"] = self.details.value()
+        if "tool_calls" in message and self.calls:
+            message["tool_calls"] = [self.calls[index].value() for index in sorted(self.calls)]
+        choice: JsonObject = {
+            "index": self.index,
+            "message": message,
+            "finish_reason": None,
+            **self.fields.value(),
+        }
+        if self.logprobs is not None:
+            choice["logprobs"] = self.logprobs
+        return choice
+
+    @property
+    def delivered(self) -> Delivered:
+        functions = [call.function for call in self.calls.values() if call.function is not None]
+        return Delivered(
+            text_bytes=self.message.size_bytes("content") + self.message.size_bytes("refusal"),
+            thought_bytes=self.message.size_bytes("reasoning_content"),
+            argument_bytes=sum(part.size_bytes("name") + part.size_bytes("arguments") for part in functions),
+        )
+
+
+class Fold:
+    """Chunks of one answer, as `ChunkReader` gives them, put together."""
+
+    def __init__(self) -> None:
+        self._fields = _Parts(())
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, data: JsonObject) -> None:
+        """Takes the data of the next chunk. Nothing of it is changed or kept beyond its texts and values."""
+        for name, value in data.items():
+            if name == "choices":
+                self._add_choices(as_list(value))
+            elif name != "object":
+                self._fields.add(name, value)
+
+    def _add_choices(self, choices: list[Json]) -> None:
+        for item in choices:
+            if isinstance(item, dict):
+                index = as_count(item.get("index")) or 0
+                choice = self._choices.get(index)
+                if choice is None:
+                    choice = self._choices[index] = _Choice(index)
+                choice.add(item)
+
+    def body(self) -> JsonObject:
+        """The whole answer so far, choices by index, without usage. A message that never named its role is the
+        assistant's, one without content has null, as OpenAI's schema wants it."""
+        choices: list[Json] = [self._choices[index].value() for index in sorted(self._choices)]
+        return {**self._fields.value(), "object": "chat.completion", "choices": choices}
+
+    @property
+    def delivered(self) -> dict[int, Delivered]:
+        """Output bytes by choice index."""
+        return {index: choice.delivered for index, choice in self._choices.items()}
+
+
+def as_chunks(body: JsonObject) -> list[JsonObject]:
+    """A complete answer as the chunks of a stream: per choice the thought, the content, the calls, the finish.
+
+    `Fold` puts them together to `body` again. Fields that no stream repeats stand in the first chunk only.
+    """
+    base: JsonObject = {name: body[name] for name in _STREAM_FIELDS if name in body}
+    base["object"] = "chat.completion.chunk"
+    chunks: list[JsonObject] = []
+    for position, item in enumerate(as_list(body.get("choices"))):
+        choice = as_object(item) or {}
+        index = as_count(choice.get("index"))
+        for part in _choice_parts(choice):
+            chunks.append({**base, "choices": [{"index": position if index is None else index, **part}]})
+    if not chunks:
+        chunks.append({**base, "choices": []})
+    others = {name: value for name, value in body.items() if name not in base and name != "choices"}
+    chunks[0] = {**others, **chunks[0]}
+    return chunks
+
+
+def _choice_parts(choice: JsonObject) -> list[JsonObject]:
+    """One choice as what `choices[0]` of successive chunks holds beside the index."""
+    message = as_object(choice.get("message")) or {}
+    thought: JsonObject = {name: message[name] for name in _THOUGHT_FIELDS if name in message}
+    rest = {name: value for name, value in message.items() if name not in (*_THOUGHT_FIELDS, "tool_calls")}
+    parts: list[JsonObject] = [{"delta": thought, "finish_reason": None}] if thought else []
+    spoken: JsonObject = {"delta": rest, "finish_reason": None}
+    if choice.get("logprobs") is not None:
+        spoken["logprobs"] = choice["logprobs"]
+    if rest or "logprobs" in spoken:
+        parts.append(spoken)
+    if "tool_calls" in message:
+        parts.append({"delta": {"tool_calls": _indexed(message["tool_calls"])}, "finish_reason": None})
+    last = {name: value for name, value in choice.items() if name not in ("index", "message")}
+    if "logprobs" in spoken:
+        del last["logprobs"]
+    parts.append({"delta": {}, "finish_reason": None, **last})
+    return parts
+
+
+def _indexed(calls: Json) -> Json:
+    if not isinstance(calls, list):
+        return calls
+    return [{"index": place, **call} if isinstance(call, dict) else call for place, call in enumerate(calls)]

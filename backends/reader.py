@@ -1,0 +1,374 @@
+"""An upstream's answer in Moonshot's spelling, from the bytes of a stream or of a whole body, for every dialect.
+
+`ChunkReader` turns stream bytes into items: a `Chunk` to pass on, `Life` (a comment), `Done` (the clean end) or
+`Failed`. After `Done` or `Failed` it is deaf: what an engine still sends (vLLM: `[DONE]` after an error) means
+nothing. A stream that ends, with or without `[DONE]`, before every choice has its finish reason is incomplete:
+half an answer must never pass for a whole one.
+
+What is changed in a chunk: the thought is spelled `reasoning_content`, every tool call has a stable `index` and
+its id and name once, usage is taken out, a `finish_reason` known to be wrong is set right. All else passes as it
+came.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
+
+from backends.dialect import Dialect
+from backends.faults import Fault, FaultKind, fault_from_error_object
+from backends.json import Json, JsonError, JsonObject, as_count, as_list, as_object, as_str, decode
+from backends.reasoning import View, respell_thought
+from backends.sse import DONE, MAX_EVENT_BYTES, Comment, Frame, SseDecoder, SseTooLarge
+from backends.tool_calls import CallIndexer
+
+_BROKEN_FINISHES: Final = frozenset({"error", "abort"})
+"""Finish reasons that say the answer broke off: OpenRouter's `error` (its page on errors), SGLang's `abort`
+(0.5.23: a request that was aborted inside the engine)."""
+
+_INCOMPLETE: Final = Fault(
+    FaultKind.INCOMPLETE, "the upstream's stream ended before the answer was finished (no finish_reason came)"
+)
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    """One `chat.completion.chunk`, normalised, without usage.
+
+    `commits`: it carries content or thought text, a tool call, a refusal or a finish reason. `finished` are the
+    indexes of the choices that end in it. Byte counts are UTF-8: `text_bytes` of content, refusal, and names and
+    arguments of calls, `thought_bytes` of the thought; both over all choices. `usage` is the upstream's raw
+    report, cumulative where it comes on every chunk: the last one counts.
+    """
+
+    data: JsonObject
+    commits: bool
+    finished: tuple[int, ...] = ()
+    usage: JsonObject | None = None
+    model: str | None = None
+    id: str | None = None
+    text_bytes: int = 0
+    thought_bytes: int = 0
+
+
+class Life(msgspec.Struct, frozen=True, gc=False):
+    """A comment or an empty event: the upstream lives, and has said nothing."""
+
+
+class Done(msgspec.Struct, frozen=True, gc=False):
+    """The clean end: every choice has its finish reason."""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The stream broke off with this fault."""
+
+    fault: Fault
+
+
+Item: TypeAlias = Chunk | Life | Done | Failed
+
+_LIFE: Final = Life()
+
+
+class ChunkReader:
+    """Stream bytes of one answer in, items out; any split of the bytes gives the same items.
+
+    `named_tool`: the request's tool choice named one function. Nothing here raises: what cannot be read is
+    `Failed`.
+    """
+
+    def __init__(
+        self, dialect: Dialect, *, named_tool: bool = False, max_event_bytes: int = MAX_EVENT_BYTES
+    ) -> None:
+        self._decoder = SseDecoder(max_event_bytes)
+        self._repairs_stop = named_tool and dialect.marks_named_call_stop
+        self._choices: dict[int, _Choice] = {}
+        self._is_over = False
+
+    @property
+    def is_answered(self) -> bool:
+        """Every choice that has begun has its finish reason, and at least one has begun."""
+        return bool(self._choices) and all(choice.is_finished for choice in self._choices.values())
+
+    def feed(self, data: bytes) -> list[Item]:
+        """The items that these bytes complete."""
+        items: list[Item] = []
+        if self._is_over:
+            return items
+        try:
+            frames = self._decoder.feed(data)
+        except SseTooLarge as err:
+            self._fail(Fault(FaultKind.SERVER, str(err)), items)
+            return items
+        self._take(frames, items)
+        return items
+
+    def finish(self) -> list[Item]:
+        """What is left at the clean end of the body, closed by `Done` or `Failed`; empty after either.
+
+        A last event that was cut is dropped: the missing end of the stream says what there is to say.
+        """
+        items: list[Item] = []
+        if self._is_over:
+            return items
+        try:
+            frames = self._decoder.finish()
+        except SseTooLarge as err:
+            self._fail(Fault(FaultKind.SERVER, str(err)), items)
+            return items
+        self._take([frame for frame in frames if isinstance(frame, Comment) or _is_whole(frame.data)], items)
+        self._end(items)
+        return items
+
+    def _take(self, frames: Iterable[Frame], items: list[Item]) -> None:
+        for frame in frames:
+            if self._is_over:
+                return
+            self._frame(frame, items)
+
+    def _frame(self, frame: Frame, items: list[Item]) -> None:
+        if isinstance(frame, Comment):
+            items.append(_LIFE)
+            return
+        data = frame.data
+        if data.startswith(DONE) and data.rstrip() == DONE:
+            self._end(items)
+            return
+        try:
+            value = decode(data)
+        except JsonError as err:
+            if data.strip():
+                text = data.decode("utf-8", "replace")
+                self._fail(_unreadable(text, frame.event, f"that is not JSON: {err}"), items)
+            else:
+                items.append(_LIFE)
+            return
+        if isinstance(value, dict):
+            self._object(value, frame.event, items)
+        else:
+            self._fail(_unreadable(value, frame.event, "that is not an object"), items)
+
+    def _object(self, value: JsonObject, event: str, items: list[Item]) -> None:
+        error = None
+        if event == "error" or value.get("error") is not None or value.get("object") == "error":
+            error = fault_from_error_object(value)
+            value.pop("error", None)
+        chunk, broken = self._chunk(value)
+        fault = error or broken
+        if fault is None:
+            items.append(_LIFE if chunk is None else chunk)
+            return
+        # What an error chunk carries besides is the last that comes of the answer; its usage may be billed.
+        if chunk is not None and (chunk.commits or chunk.usage is not None):
+            items.append(chunk)
+        self._fail(fault, items)
+
+    def _fail(self, fault: Fault, items: list[Item]) -> None:
+        self._is_over = True
+        items.append(Failed(fault))
+
+    def _end(self, items: list[Item]) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        items.append(Done() if self.is_answered else Failed(_INCOMPLETE))
+
+    def _chunk(self, value: JsonObject) -> tuple[Chunk | None, Fault | None]:
+        """The chunk in `value`, None where it is none; and the fault where a choice says that it broke off."""
+        usage = _take_usage(value) if "usage" in value else None
+        choices = value.get("choices")
+        if not isinstance(choices, list):
+            if usage is None:
+                return None, None
+            value["choices"] = choices = []
+        tally = _Tally()
+        for choice in choices:
+            if isinstance(choice, dict):
+                if "usage" in choice:
+                    own = _take_usage(choice)
+                    usage = own if usage is None else usage  # the top level first, as in Moonshot's own client
+                self._choice(choice, tally)
+        model, answer_id = value.get("model"), value.get("id")
+        chunk = Chunk(
+            value,
+            tally.commits,
+            tally.finished,
+            usage,
+            model if isinstance(model, str) else None,
+            answer_id if isinstance(answer_id, str) else None,
+            tally.text_bytes,
+            tally.thought_bytes,
+        )
+        return chunk, _broken_off(tally.broken) if tally.broken else None
+
+    def _choice(self, choice: JsonObject, tally: "_Tally") -> None:
+        index = choice.get("index")
+        if type(index) is not int:
+            choice["index"] = index = as_count(index) or 0
+        state = self._choices.get(index)
+        if state is None:
+            state = self._choices[index] = _Choice()
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            state.read(delta, tally)
+        else:
+            choice["delta"] = {}
+        reason = choice.get("finish_reason")
+        if reason is None:
+            return
+        if reason == "" or _is_broken(reason):
+            choice["finish_reason"] = None
+            tally.broken = tally.broken or as_str(reason) or ""
+            return
+        if reason == "stop" and self._repairs_stop and state.calls is not None:
+            choice["finish_reason"] = "tool_calls"
+        state.is_finished = True
+        tally.finished += (index,)
+        tally.commits = True
+
+
+class _Tally:
+    """What the choices of one chunk come to. Made for every chunk, so it has no constructor to run."""
+
+    commits: bool = False
+    finished: tuple[int, ...] = ()
+    broken: str = ""
+    text_bytes: int = 0
+    thought_bytes: int = 0
+
+    def text(self, value: Json) -> None:
+        """Counts text for the client; anything but a string (a list of parts) counts as said, not by length."""
+        if isinstance(value, str):
+            self.text_bytes += _size_bytes(value)
+        if value:
+            self.commits = True
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What is known of one choice so far."""
+
+    view: View = View.NONE
+    calls: CallIndexer | None = None
+    is_finished: bool = False
+
+    def read(self, delta: JsonObject, tally: _Tally) -> None:
+        """Normalises the delta in place and counts what is in it."""
+        if "reasoning" in delta or "reasoning_content" in delta or "reasoning_details" in delta:
+            self.view = respell_thought(delta, self.view)
+            thought = delta.get("reasoning_content")
+            if thought and isinstance(thought, str):
+                tally.thought_bytes += _size_bytes(thought)
+                tally.commits = True
+        if content := delta.get("content"):
+            tally.text(content)
+        if refusal := delta.get("refusal"):
+            tally.text(refusal)
+        if calls := delta.get("tool_calls"):
+            self._read_calls(as_list(calls), tally)
+
+    def _read_calls(self, calls: list[Json], tally: _Tally) -> None:
+        if self.calls is None:
+            self.calls = CallIndexer()
+        for call in calls:
+            if isinstance(call, dict):
+                self.calls.place(call)
+                function = as_object(call.get("function")) or {}
+                tally.text(function.get("name"))
+                tally.text(function.get("arguments"))
+                tally.commits = True
+
+
+def read_complete(
+    body: bytes, dialect: Dialect, *, named_tool: bool = False
+) -> tuple[JsonObject, JsonObject | None] | Fault:
+    """A JSON answer, normalised and without usage, beside its raw usage report (None without one); or the fault.
+
+    White space before the JSON is a keep-alive. A body that is empty, cut, HTML or without choices is the
+    upstream's fault whatever its status; an error object inside a 200 is what it says.
+    """
+    text = body.removeprefix(b"\xef\xbb\xbf").strip()
+    if not text:
+        return Fault(FaultKind.SERVER, "the upstream's answer is empty")
+    if text.startswith(b"<"):
+        return Fault(FaultKind.SERVER, "the upstream answered with an HTML page instead of JSON")
+    try:
+        value = decode(text)
+    except JsonError as err:
+        return Fault(FaultKind.SERVER, f"the upstream's answer is not JSON, or was cut: {err}")
+    answer = as_object(value)
+    choices = as_list(answer.get("choices")) if answer is not None else []
+    if answer is None or answer.get("error") is not None or not choices:
+        return _fault_in_answer(value)
+    return _normalised(answer, choices, repairs_stop=named_tool and dialect.marks_named_call_stop)
+
+
+def _fault_in_answer(value: Json) -> Fault:
+    answer = as_object(value)
+    if answer is not None and (answer.get("error") is not None or answer.get("object") == "error"):
+        return fault_from_error_object(value)
+    return Fault(FaultKind.SERVER, "the upstream's answer has no choices")
+
+
+def _normalised(
+    answer: JsonObject, choices: list[Json], *, repairs_stop: bool
+) -> tuple[JsonObject, JsonObject | None] | Fault:
+    usage = _take_usage(answer)
+    for choice in choices:
+        if not isinstance(choice, dict):
+            return Fault(FaultKind.SERVER, "the upstream's answer has a choice that is not an object")
+        own = _take_usage(choice)
+        usage = own if usage is None else usage
+        if choice.get("error") is not None:
+            return fault_from_error_object(choice)
+        reason = choice.get("finish_reason")
+        if _is_broken(reason):
+            return _broken_off(str(reason))
+        message = as_object(choice.get("message"))
+        if message is None:
+            return Fault(FaultKind.SERVER, "the upstream's answer has a choice without a message")
+        respell_thought(message)
+        calls = as_list(message.get("tool_calls"))
+        for call in calls:
+            if isinstance(call, dict):
+                call.pop("index", None)  # SGLang writes it; only pieces of a stream have one
+        if reason == "stop" and repairs_stop and calls:
+            choice["finish_reason"] = "tool_calls"
+    answer.setdefault("object", "chat.completion")
+    return answer, usage
+
+
+def _take_usage(holder: JsonObject) -> JsonObject | None:
+    """Takes `usage` out of a chunk, choice or body; None where it is absent, null or empty."""
+    usage = holder.pop("usage", None)
+    return usage if isinstance(usage, dict) and usage else None
+
+
+def _is_broken(reason: Json) -> bool:
+    return isinstance(reason, str) and reason in _BROKEN_FINISHES
+
+
+def _broken_off(reason: str) -> Fault:
+    return Fault(FaultKind.SERVER, f"the upstream broke the answer off (finish_reason {reason})", code=reason)
+
+
+def _unreadable(value: Json, event: str, what: str) -> Fault:
+    """The fault of an event that holds no object; one that is called an error is read as such."""
+    if event == "error":
+        return fault_from_error_object(value)
+    return Fault(FaultKind.SERVER, f"the upstream's stream holds an event {what}")
+
+
+def _is_whole(data: bytes) -> bool:
+    """The data of a last event can be read: it was not cut."""
+    if data.strip() in (b"", DONE):
+        return True
+    try:
+        decode(data)
+    except JsonError:
+        return False
+    return True
+
+
+def _size_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
