@@ -172,10 +172,15 @@ class Account:
         prepared, tally = self._prepared, self.tally
         if tally.usage is not None:
             self.row.raw_usage = tally.usage
-            self._used = measured_use(tally.usage, self._option.dialect, tally.headers, prepared.ttl)
+            measured = measured_use(tally.usage, self._option.dialect, tally.headers, prepared.ttl)
+            self._used = measured if measured.is_complete else self._estimate()
         elif self._was_answered():
-            self._used = Estimated(prepared.prompt_estimate, estimate_tokens(tally.delivered_bytes))
+            self._used = self._estimate()
         book(self.row, self._used, self._tag())
+
+    def _estimate(self) -> Estimated:
+        """What must have been used, from what was sent and delivered."""
+        return Estimated(self._prepared.prompt_estimate, estimate_tokens(self.tally.delivered_bytes))
 
     def _was_answered(self) -> bool:
         """A model worked on it: content came, or the answer had begun when the client left."""

@@ -106,7 +106,7 @@ def _book_measured(row: LedgerRow, measured: Measured, cost: Cost | None) -> Non
     row.cached_tokens, row.reasoning_tokens = usage.cache_read, usage.reasoning
     row.write_5m_tokens, row.write_1h_tokens = usage.write_5m, usage.write_1h
     row.search_calls = usage.search
-    reported = measured.reported_cost
+    reported = measured.charged
     if reported is not None:
         nano = reported * NANO
         whole = nano.quantize(Decimal(1), rounding=ROUND_HALF_EVEN)

@@ -1,0 +1,1 @@
+"""Real parts behind the gateway's ports."""

@@ -1,0 +1,183 @@
+"""The command `kimi-gateway`: `serve` and `emulate`. Exit codes: 0 well, 2 something to set right first."""
+
+import asyncio
+import socket
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+import uvloop
+
+from backends.emulator.app import Emulator, EmulatorConfig
+from backends.emulator.profiles import PROFILES
+from kimi_gateway import __version__
+from kimi_gateway.banner import url_of
+from kimi_gateway.process import NO_TARGET, Launch, StartError, run
+from kimi_gateway.server import Listener, ListenError, bind
+from kimi_gateway.settings import Flags, Settings, SettingsError, load, process_environment
+from kimi_gateway.shutdown import Signals
+
+USAGE_ERROR: Final = 2
+
+app = typer.Typer(
+    name="kimi-gateway",
+    help="One OpenAI-compatible base_url in front of every way to run Kimi K3.1 Pro, with every token booked.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class LogFormat(StrEnum):
+    """How log lines look: text on a terminal and JSON elsewhere, unless one is chosen."""
+
+    AUTO = "auto"
+    JSON = "json"
+    TEXT = "text"
+
+
+class Switch(StrEnum):
+    """A flag with a value, so that both sides can be written out."""
+
+    ON = "on"
+    OFF = "off"
+
+
+_SERVE_HELP = """Serve the gateway.
+
+Settings come from flags, then environment variables, then the file, then defaults. The file is --config, else the
+variable KIMI_GATEWAY_CONFIG, else ./kimi-gateway.toml where it is there. Without [[targets]] in it, the variables
+MOONSHOT_API_KEY, OPENROUTER_API_KEY, VLLM_BASE_URL and SGLANG_BASE_URL each add a target.
+
+SIGTERM drains: /ready answers 503 at once, open answers may end, then exit 0. SIGHUP reads the settings again.
+
+Examples:
+
+\b
+  MOONSHOT_API_KEY=sk-... kimi-gateway serve
+  VLLM_BASE_URL=http://10.0.0.5:8000/v1 kimi-gateway serve --port 9000
+  kimi-gateway serve --config /etc/kimi-gateway.toml --log-format json
+  kimi-gateway serve --emulator-if-empty
+
+\b
+A smallest kimi-gateway.toml:
+  [[targets]]
+  name = "moonshot"
+  dialect = "moonshot"
+  api_key_env = "MOONSHOT_API_KEY"
+"""
+
+_EMULATE_HELP = """Serve the Kimi emulator alone: it behaves like the service and writes synthetic text.
+
+GET /emulator/invoice shows what it would charge, GET /emulator/requests what it received.
+
+Examples:
+
+\b
+  kimi-gateway emulate --port 9100
+  kimi-gateway emulate --pace 0 --seed 7 --stream-ttl-headers on
+"""
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"kimi-gateway {__version__}")
+        raise typer.Exit
+
+
+@app.command(help=_SERVE_HELP)
+def serve(
+    config: Annotated[Path | None, typer.Option("--config", help="The TOML file.", metavar="FILE")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; only 1 for now.")] = None,
+    emulator_if_empty: Annotated[
+        bool,
+        typer.Option("--emulator-if-empty", help="Without any target, answer from the built-in emulator."),
+    ] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.AUTO,
+) -> None:
+    environ = process_environment()
+    flags = Flags(host=host, port=port, workers=workers)
+
+    def read() -> Settings:
+        return load(config, environ, flags)
+
+    try:
+        settings = read()
+        if not settings.targets and not emulator_if_empty:
+            _stop(NO_TARGET)
+        launch = Launch(
+            settings=settings,
+            reload=read,
+            say=_say,
+            emulator_if_empty=emulator_if_empty,
+            log_format=log_format.value,
+        )
+        code = run(launch)
+    except (SettingsError, StartError, ListenError) as err:
+        _stop(str(err))
+    raise typer.Exit(code)
+
+
+@app.command(help=_EMULATE_HELP)
+def emulate(
+    dialect: Annotated[str, typer.Option(help="The dialect it speaks.")] = "moonshot",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65535)] = 9100,
+    permissive: Annotated[bool, typer.Option("--permissive", help="Enforce nothing, like a bare engine.")] = False,
+    stream_ttl_headers: Annotated[
+        Switch, typer.Option(help="Whether streams carry the headers with cache writes per TTL.")
+    ] = Switch.OFF,
+    pace: Annotated[float, typer.Option(help="Factor on every pause; 0 = none.", min=0)] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same answers.")] = 0,
+) -> None:
+    if dialect not in PROFILES:
+        _stop(f"the emulator does not speak {dialect} yet; it speaks {', '.join(sorted(PROFILES))}")
+    config = EmulatorConfig(
+        dialect=dialect,
+        permissive=permissive,
+        stream_ttl_headers=stream_ttl_headers is Switch.ON,
+        pace=pace,
+        seed=seed,
+    )
+    try:
+        sock = bind(host, port)
+    except ListenError as err:
+        _stop(str(err))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_emulate(config, sock))
+
+
+async def _emulate(config: EmulatorConfig, sock: socket.socket) -> None:
+    """Serves the emulator until a signal ends it."""
+    signals = Signals()
+    signals.install(asyncio.get_running_loop())
+    listener = Listener(Emulator(config), sock)
+    await listener.start()
+    host, port = listener.address
+    url = url_of(host, port)
+    _say(
+        f"Kimi emulator ({config.dialect}): synthetic text, no model\n  base URL  {url}/v1\n"
+        f"  invoice   {url}/emulator/invoice\n  requests  {url}/emulator/requests"
+    )
+    await signals.stop.wait()
+    await listener.close()
+
+
+def _say(text: str) -> None:
+    """Prints on standard output; that nobody reads it is no reason to stop."""
+    with suppress(OSError):
+        typer.echo(text)
+
+
+def _stop(reason: str) -> NoReturn:
+    """Ends with 2 and the reason on standard error."""
+    typer.echo(f"kimi-gateway: {reason}", err=True)
+    raise typer.Exit(USAGE_ERROR)

@@ -1,0 +1,185 @@
+"""Prometheus metrics of one process, in a registry of their own.
+
+Labels are only target, model, tier, kind, meter and key, each from a closed set: a value that is not configured
+counts as `other`, so no client can make series. Sums of money stay integer nano-dollars until they are rendered.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from backends.faults import FaultKind
+from pricing.ledger.row import STATUSES, LedgerRow
+from pricing.money import usd
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+OTHER: Final = "other"
+REFUSED: Final = "refused"
+"""`kind` of a request that was answered before it was planned, and so has no row."""
+
+_TIERS: Final = frozenset({"standard", "highspeed"})
+_KINDS: Final = frozenset({*STATUSES, REFUSED})
+_FAULTS: Final = frozenset(FaultKind)
+_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
+_GAP_SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_LAG_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
+
+
+class _Dollars(Collector):
+    """Sums of nano-dollars by labels; a float only in what it hands to the exposition."""
+
+    def __init__(self) -> None:
+        self._nano: dict[tuple[str, ...], int] = {}
+
+    def add(self, labels: tuple[str, ...], nano: int) -> None:
+        self._nano[labels] = self._nano.get(labels, 0) + nano
+
+    @override
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = CounterMetricFamily(
+            "kimi_cost_usd", "Cost of settled requests in USD.", labels=("target", "model", "tier", "key")
+        )
+        for labels, nano in list(self._nano.items()):
+            family.add_metric(labels, float(usd(nano)))
+        yield family
+
+
+class Metrics:
+    """Counts what happens. Every method is a few dictionary look-ups; none raises."""
+
+    def __init__(
+        self, *, targets: Iterable[str] = (), models: Iterable[str] = (), keys: Iterable[str] = ()
+    ) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library left it untyped
+        self.configure(targets=targets, models=models, keys=keys)
+        self._registry = CollectorRegistry()
+        registry = self._registry
+        by_caller = ("target", "model", "tier", "key")
+        self._requests = Counter(
+            "kimi_requests", "Requests by how they ended.", (*by_caller, "kind"), registry=registry
+        )
+        self._tokens = Counter("kimi_tokens", "Tokens by meter.", ("meter", *by_caller), registry=registry)
+        self._dollars = _Dollars()
+        registry.register(self._dollars)
+        self._seconds = Histogram(
+            "kimi_request_seconds", "Time to the end.", ("target", "tier"), buckets=_SECONDS, registry=registry
+        )
+        self._ttft = Histogram(
+            "kimi_ttft_seconds", "Time to the first content.", ("target",), buckets=_SECONDS, registry=registry
+        )
+        self._gap = Histogram(
+            "kimi_chunk_gap_seconds", "Time between content chunks.", buckets=_GAP_SECONDS, registry=registry
+        )
+        self._in_flight = Gauge("kimi_in_flight", "Requests under way.", registry=registry)
+        self._faults = Counter(
+            "kimi_upstream_faults", "Faults of upstreams.", ("target", "kind"), registry=registry
+        )
+        self._lag = Histogram(
+            "kimi_event_loop_lag_seconds",
+            "How late the event loop runs what is due.",
+            buckets=_LAG_SECONDS,
+            registry=registry,
+        )
+        # `labels()` costs four times what it costs to count; the children are kept.
+        self._bound_requests: dict[tuple[str, ...], Counter] = {}
+        self._bound_tokens: dict[tuple[str, ...], Counter] = {}
+        self._bound_seconds: dict[tuple[str, ...], Histogram] = {}
+        self._bound_ttft: dict[str, Histogram] = {}
+
+    def configure(self, *, targets: Iterable[str], models: Iterable[str], keys: Iterable[str]) -> None:
+        """The label values that are shown as they are, from now on."""
+        self._targets = frozenset(targets)
+        self._models = frozenset(models)
+        self._keys = frozenset(keys)
+
+    def in_flight_changed(self, change: int) -> None:
+        """A request began (+1) or ended (-1)."""
+        self._in_flight.inc(change)
+
+    def first_token(self, target: str, seconds: float) -> None:
+        """The first content of an answer came."""
+        name = target if target in self._targets else OTHER
+        bound = self._bound_ttft.get(name)
+        if bound is None:
+            bound = self._bound_ttft[name] = self._ttft.labels(name)
+        bound.observe(seconds)
+
+    def chunk_gap(self, seconds: float) -> None:
+        """A further chunk of content came, this long after the one before."""
+        self._gap.observe(seconds)
+
+    def fault(self, target: str, kind: str) -> None:
+        """An upstream failed."""
+        self._faults.labels(
+            target if target in self._targets else OTHER, str(kind) if kind in _FAULTS else OTHER
+        ).inc()
+
+    def loop_lag(self, seconds: float) -> None:
+        """The event loop ran something this late."""
+        self._lag.observe(seconds)
+
+    def refused(self, key: str = "") -> None:
+        """A request was answered with an error before it was planned."""
+        name = key if key in self._keys else OTHER
+        self._counted("", "", "", name, REFUSED)
+
+    def settled(self, row: LedgerRow, seconds: float) -> None:
+        """A request ended; its row says how and with what."""
+        target = row.target if row.target in self._targets else OTHER
+        model = row.model if row.model in self._models else OTHER
+        tier = row.tier if row.tier in _TIERS else OTHER
+        key = row.key if row.key in self._keys else OTHER
+        self._counted(target, model, tier, key, row.status if row.status in _KINDS else OTHER)
+        for meter, count in meters_of(row):
+            if count:
+                self._bound_token((meter, target, model, tier, key)).inc(count)
+        if row.cost_nano:
+            self._dollars.add((target, model, tier, key), row.cost_nano)
+        bound = self._bound_seconds.get((target, tier))
+        if bound is None:
+            bound = self._bound_seconds[target, tier] = self._seconds.labels(target, tier)
+        bound.observe(seconds)
+
+    def _counted(self, target: str, model: str, tier: str, key: str, kind: str) -> None:
+        labels = (target, model, tier, key, kind)
+        bound = self._bound_requests.get(labels)
+        if bound is None:
+            bound = self._bound_requests[labels] = self._requests.labels(*labels)
+        bound.inc()
+
+    def _bound_token(self, labels: tuple[str, ...]) -> Counter:
+        bound = self._bound_tokens.get(labels)
+        if bound is None:
+            bound = self._bound_tokens[labels] = self._tokens.labels(*labels)
+        return bound
+
+    def render(self) -> bytes:
+        """The exposition, in the text format of `CONTENT_TYPE`."""
+        return generate_latest(self._registry)
+
+
+def meters_of(row: LedgerRow) -> tuple[tuple[str, int], ...]:
+    """The row's tokens as disjoint meters; unknown counts as 0."""
+    cached, write_5m, write_1h = row.cached_tokens or 0, row.write_5m_tokens or 0, row.write_1h_tokens or 0
+    return (
+        ("input", max(0, (row.prompt_tokens or 0) - cached - write_5m - write_1h)),
+        ("cache_read", cached),
+        ("write_5m", write_5m),
+        ("write_1h", write_1h),
+        ("output", row.completion_tokens or 0),
+        ("search", row.search_calls),
+    )
+
+
+async def sample_loop_lag(metrics: Metrics, mono: Callable[[], float], *, interval_s: float = 0.1) -> None:
+    """Measures for ever how late a sleeping task wakes. Ends only by cancellation."""
+    while True:
+        due = mono() + interval_s
+        await asyncio.sleep(interval_s)
+        metrics.loop_lag(max(0.0, mono() - due))

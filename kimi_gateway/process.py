@@ -1,0 +1,306 @@
+"""One gateway process, from its settings to its exit code: builds the parts, serves, reloads, drains.
+
+SIGTERM, SIGINT   /ready says 503, requests are taken for `drain_grace_s`; then the listener closes; at
+                  `drain_timeout_s` what is still open is ended with `shutting_down`; exit 0
+a second one      ends at once
+SIGHUP            reads the settings again; what is wrong in them changes nothing
+"""
+
+import asyncio
+import logging
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from backends.aiohttp_upstream import AiohttpUpstream
+from backends.catalog import DIALECTS
+from backends.emulator.app import Emulator
+from kimi_gateway import __version__
+from kimi_gateway.adapters.discovery import Discovery
+from kimi_gateway.adapters.ledger import JournalBooks, open_books
+from kimi_gateway.app import AsgiApp, authenticator, create_admin_app, create_app
+from kimi_gateway.banner import banner, url_of
+from kimi_gateway.core.keys import OPEN_NAME
+from kimi_gateway.core.retry import RetryBudget
+from kimi_gateway.lifecycle import Lifecycle
+from kimi_gateway.logs import LineWriter, Log, LogHandler, choose_format
+from kimi_gateway.metrics import Metrics, sample_loop_lag
+from kimi_gateway.relay.client import BufferBudget
+from kimi_gateway.relay.context import Context
+from kimi_gateway.relay.endpoint import ChatEndpoint
+from kimi_gateway.server import Gate, Listener, bind, raise_descriptor_limit
+from kimi_gateway.settings import Settings, SettingsError, Target, carry_over, with_targets
+from kimi_gateway.shutdown import Signals, drain
+from pricing.cards import CardBook, CardError, load_cards
+from pricing.ledger.errors import LedgerError
+
+EMULATOR_NAME: Final = "emulator"
+_FIRST_LOOK_S: Final = 2.0  # a start is not held up longer by a target that is away
+_LOOK_EVERY_S: Final = 15.0
+_LOOK_TIMEOUT_S: Final = 10.0
+_BOOKS_CLOSE_S: Final = 10.0
+
+
+class StartError(Exception):
+    """The gateway cannot start; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What the command decided. `reload` reads the settings again; `say` prints a text on standard output."""
+
+    settings: Settings
+    reload: Callable[[], Settings]
+    say: Callable[[str], None]
+    emulator_if_empty: bool = False
+    log_format: str = "auto"
+
+
+def run(launch: Launch) -> int:
+    """Serves until a signal ends it; the exit code. Raises `StartError`, `server.ListenError`."""
+    settings = launch.settings
+    warning = raise_descriptor_limit(settings.server.max_connections)
+    cards = _cards(settings)
+    sock = bind(settings.server.host, settings.server.port)
+    try:
+        admin_sock = None if settings.admin.listen is None else bind(*settings.admin.listen)
+    except Exception:
+        sock.close()
+        raise
+    writer = LineWriter(sys.stderr, format=choose_format(launch.log_format, sys.stderr))
+    log = Log(writer, wall=time.time)  # noqa: TID251  # the shell reads the clock
+    handler = LogHandler(log)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are about what clients send
+    if warning:
+        log.event(warning, level="warning")
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(Gateway(launch, log, cards).serve(sock, admin_sock))
+    finally:
+        logging.getLogger().removeHandler(handler)
+        log.close()
+
+
+def _cards(settings: Settings) -> CardBook:
+    try:
+        return load_cards(Path(settings.pricing.cards_dir) if settings.pricing.cards_dir else None)
+    except CardError as err:
+        raise StartError(f"pricing.cards_dir: {err}") from err
+
+
+class Gateway:
+    """The parts of a running gateway. Belongs to one event loop."""
+
+    def __init__(self, launch: Launch, log: Log, cards: CardBook) -> None:
+        self._launch = launch
+        self._log = log
+        self._cards = cards
+        self._configured = launch.settings
+        self._lifecycle = Lifecycle()
+        self._metrics = Metrics()
+        self._emulator: Target | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._close_books_s = _BOOKS_CLOSE_S
+        self._ctx: Context
+        self._discovery: Discovery
+
+    async def serve(self, sock: socket.socket, admin_sock: socket.socket | None) -> int:
+        """Serves on bound sockets until a signal ends it; the exit code. Raises `StartError`."""
+        signals = Signals()
+        signals.install(asyncio.get_running_loop())
+        self._log.hide(self._configured.secrets())
+        async with AsyncExitStack() as stack:
+            listener = await self._start(stack, sock, admin_sock)
+            self._keep("reload", self._reload_on(signals.hangup))
+            await signals.stop.wait()
+            server = self._ctx.settings.server
+            clean = await drain(
+                self._lifecycle,
+                listener,
+                signals,
+                self._log,
+                grace_s=server.drain_grace_s,
+                timeout_s=server.drain_timeout_s,
+            )
+            at_once = signals.at_once.is_set()
+            if at_once:
+                self._close_books_s = 0.5
+        self._log.event("stopped", clean=clean)
+        return 128 + signals.number if at_once else 0
+
+    async def _start(
+        self, stack: AsyncExitStack, sock: socket.socket, admin_sock: socket.socket | None
+    ) -> Listener:
+        stack.callback(sock.close)
+        if not self._configured.targets and self._launch.emulator_if_empty:
+            self._emulator = await self._start_emulator(stack)
+            self._configured = self._with_emulator(self._configured)
+        if not self._configured.targets:
+            raise StartError(NO_TARGET)
+        upstream = AiohttpUpstream()
+        stack.push_async_callback(upstream.close)
+        books = self._open_books()
+        stack.push_async_callback(self._close_books, books)
+        self._build(upstream, books)
+        await self._look_first()
+        stack.push_async_callback(self._cancel_tasks)
+        host = self._configured.server.host
+        chat = ChatEndpoint(self._ctx)
+        app = create_app(self._ctx, chat, ledger_problem=books.problem, metrics_here=admin_sock is None)
+        metrics_url = await self._start_admin(stack, admin_sock, books)
+        listener = Listener(self._gate(app), sock)
+        stack.push_async_callback(listener.close)
+        await listener.start()
+        self._keep("lag", sample_loop_lag(self._metrics, time.monotonic))
+        url = url_of(host, listener.address[1])
+        emulated = self._emulator is not None
+        self._launch.say(banner(self._ctx.settings, url, metrics_url=metrics_url or url, emulator=emulated))
+        self._log.event("started", version=__version__, base_url=f"{url}/v1", open_mode=self._configured.open_mode)
+        return listener
+
+    def _gate(self, app: AsgiApp) -> Gate:
+        return Gate(app, self._lifecycle, max_connections=self._configured.server.max_connections)
+
+    def _build(self, upstream: AiohttpUpstream, books: JournalBooks) -> None:
+        self._discovery = Discovery(upstream, self._log)
+        self._ctx = Context(
+            settings=self._configured,
+            cards=self._cards,
+            dialects=DIALECTS,
+            upstream=upstream,
+            books=books,
+            metrics=self._metrics,
+            log=self._log,
+            lifecycle=self._lifecycle,
+            buffers=BufferBudget(self._configured.server.max_buffered_bytes),
+            retries=RetryBudget(self._configured.retry.global_ratio),
+            authenticate=authenticator(lambda: self._ctx.settings),
+            mono=time.monotonic,
+            wall=time.time,  # noqa: TID251  # the shell reads the clock
+            random_bits=secrets.randbits,
+        )
+        self._apply()
+
+    def _apply(self) -> None:
+        """Puts the configured settings, completed by what targets say of themselves, in force."""
+        targets = self._discovery.completed(self._configured.targets)
+        settings = with_targets(self._configured, targets)
+        self._ctx.settings = settings
+        self._ctx.cards = self._cards
+        self._ctx.retries.ratio = settings.retry.global_ratio
+        self._ctx.buffers.limit_bytes = settings.server.max_buffered_bytes
+        self._ctx.retries.ratio = settings.retry.global_ratio
+        self._metrics.configure(
+            targets=[target.name for target in settings.targets],
+            models=[*[route.model for route in settings.routes], *[m for t in settings.targets for m in t.models]],
+            keys=[key.name for key in settings.keys] or [OPEN_NAME],
+        )
+        self._log.hide(settings.secrets())
+
+    async def _look_first(self) -> None:
+        await self._discovery.look_up(self._configured.targets, timeout_s=_FIRST_LOOK_S)
+        self._apply()
+        self._look_on()
+
+    def _look_on(self) -> None:
+        self._keep(
+            "discovery",
+            self._discovery.keep_looking(
+                lambda: self._configured.targets, self._apply, every_s=_LOOK_EVERY_S, timeout_s=_LOOK_TIMEOUT_S
+            ),
+        )
+
+    def _open_books(self) -> JournalBooks:
+        settings = self._configured
+        try:
+            return open_books(settings.ledger, settings.timing, log=self._log, mono=time.monotonic)
+        except LedgerError as err:
+            raise StartError(f"the ledger cannot be used: {err}") from err
+
+    async def _close_books(self, books: JournalBooks) -> None:
+        if not await asyncio.to_thread(books.close, self._close_books_s):
+            self._log.event("not all of the journal is in the ledger yet; the next start brings it there")
+
+    async def _start_admin(self, stack: AsyncExitStack, sock: socket.socket | None, books: JournalBooks) -> str:
+        """Starts the listener for /metrics where one is wanted; its address, "" without."""
+        if sock is None:
+            return ""
+        host = str(sock.getsockname()[0])
+        listener = Listener(create_admin_app(self._ctx, host, ledger_problem=books.problem), sock)
+        stack.push_async_callback(listener.close)
+        await listener.start()
+        return url_of(*listener.address)
+
+    async def _start_emulator(self, stack: AsyncExitStack) -> Target:
+        """The built-in emulator on a port of the system's choice, as a target."""
+        listener = Listener(Emulator(), bind("127.0.0.1", 0))
+        stack.push_async_callback(listener.close)
+        await listener.start()
+        host, port = listener.address
+        return Target(
+            name=EMULATOR_NAME,
+            dialect="moonshot",
+            base_url=f"http://{host}:{port}/v1",
+            account=EMULATOR_NAME,
+            models=DIALECTS["moonshot"].models,
+        )
+
+    def _with_emulator(self, settings: Settings) -> Settings:
+        return settings if self._emulator is None else with_targets(settings, (self._emulator,))
+
+    async def _reload_on(self, hangup: asyncio.Event) -> None:
+        """Reads the settings again after each SIGHUP, for ever."""
+        while True:
+            await hangup.wait()
+            hangup.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
+        try:
+            fresh = await asyncio.to_thread(self._launch.reload)
+            if not fresh.targets:
+                fresh = self._with_emulator(fresh)
+            if not fresh.targets:
+                raise SettingsError([NO_TARGET], fresh.source)
+            settings, waiting = carry_over(self._configured, fresh)
+            cards = await asyncio.to_thread(_cards, settings)
+        except (SettingsError, StartError) as err:
+            self._log.event(f"reload refused, the settings in force stay: {err}", level="error")
+            return
+        self._configured, self._cards = settings, cards
+        await self._discovery.look_up(settings.targets, timeout_s=_FIRST_LOOK_S)
+        self._apply()
+        self._look_on()
+        self._log.event("reloaded", targets=len(settings.targets), keys=len(settings.keys))
+        if waiting:
+            self._log.event(f"takes effect at the next start only: {', '.join(waiting)}", level="warning")
+
+    def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something beside the requests; a second one of a name replaces the first."""
+        old = self._tasks.pop(name, None)
+        if old is not None:
+            old.cancel()
+        self._tasks[name] = asyncio.create_task(work, name=name)
+
+    async def _cancel_tasks(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        for task in self._tasks.values():
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+NO_TARGET: Final = (
+    "no target is configured: set MOONSHOT_API_KEY, OPENROUTER_API_KEY, VLLM_BASE_URL or SGLANG_BASE_URL, or "
+    "write [[targets]] into kimi-gateway.toml (see `kimi-gateway serve --help`), or try it out with "
+    "--emulator-if-empty"
+)

@@ -1,0 +1,275 @@
+"""Reads the configuration: flag before variable before file before default, and every mistake at once."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from backends.json import encode
+from kimi_gateway.core.keys import KeyFormatError, KeyPolicy, KeyRing
+from kimi_gateway.core.openmode import is_loopback
+from kimi_gateway.core.secret import Secret
+from kimi_gateway.settings import tables
+from kimi_gateway.settings.mistakes import Mistakes, SettingsError, read_table, suggestion
+from kimi_gateway.settings.model import Admin, Route, Settings, Target, all_routes
+from kimi_gateway.settings.resolve import (
+    SecretReader,
+    resolve_admin,
+    resolve_key,
+    resolve_route,
+    resolve_target,
+    targets_from_variables,
+)
+from kimi_gateway.settings.unbuilt import refuse_unbuilt
+
+T = TypeVar("T")
+
+DEFAULT_FILE: Final = Path("kimi-gateway.toml")
+CONFIG_VARIABLE: Final = "KIMI_GATEWAY_CONFIG"
+
+SECTIONS: Final[Mapping[str, type[Any]]] = {
+    "server": tables.Server,
+    "admin": tables.AdminTable,
+    "ledger": tables.Ledger,
+    "state": tables.State,
+    "contract": tables.ContractMode,
+    "thinking": tables.Thinking,
+    "retry": tables.Retry,
+    "queue": tables.Queue,
+    "pricing": tables.Pricing,
+    "alerts": tables.Alerts,
+    "timing": tables.Timing,
+}
+ENTRIES: Final[Mapping[str, type[Any]]] = {
+    "targets": tables.TargetTable,
+    "routes": tables.RouteTable,
+    "keys": tables.KeyTable,
+}
+_BINDING: Final[Mapping[str, frozenset[str]]] = {
+    "targets": frozenset({"name", "dialect", "base_url", "api_key_env", "api_key_file", "models"}),
+    "routes": frozenset({"model", "targets"}),
+    "keys": frozenset({"name", "key_env", "key_file", "key_sha256", "max_effort"}),
+}
+"""Settings without which nothing sensible can be said about the rest of an entry."""
+
+_VARIABLES: Final = {"KIMI_LEDGER_URL": ("ledger", "url"), "KIMI_STATE_URL": ("state", "url")}
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What the command line may set; None = not given."""
+
+    host: str | None = None
+    port: int | None = None
+    workers: int | None = None
+
+
+def process_environment() -> Mapping[str, str]:
+    """The environment of this process: the one place where the gateway reads it."""
+    return dict(os.environ)  # noqa: TID251
+
+
+def load(path: Path | None, environ: Mapping[str, str], flags: Flags | None = None) -> Settings:
+    """The settings from a file (None: KIMI_GATEWAY_CONFIG, else ./kimi-gateway.toml if it is there), the
+    environment and the command line. Raises `SettingsError` with a line for every mistake."""
+    source = find_file(path, environ)
+    raw = {} if source is None else read_file(source)
+    return settings_of(raw, environ, flags or Flags(), source="" if source is None else str(source))
+
+
+def settings_of(raw: dict[str, Any], environ: Mapping[str, str], flags: Flags, *, source: str) -> Settings:
+    """The settings of a TOML document (which flags and variables are written into). Raises `SettingsError`."""
+    mistakes = Mistakes(_override(raw, environ, flags))
+    settings = _settings(raw, environ, mistakes, source)
+    if settings is None:
+        raise SettingsError(mistakes.lines, source)
+    return settings
+
+
+def find_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """The file to read. One that is named must be there; the default one need not."""
+    if path is not None:
+        return path
+    if environ.get(CONFIG_VARIABLE):
+        return Path(environ[CONFIG_VARIABLE])
+    return DEFAULT_FILE if DEFAULT_FILE.exists() else None
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The TOML document of a file, fractions as exact `Decimal`. Raises `SettingsError`."""
+    try:
+        return tomllib.loads(path.read_text("utf-8-sig"), parse_float=Decimal)
+    except OSError as err:
+        reason = err.strerror or type(err).__name__
+        raise SettingsError([f"the file {path} cannot be read ({reason}); name another with --config"]) from err
+    except UnicodeDecodeError as err:
+        raise SettingsError(
+            [f"the file is not UTF-8 text (byte {err.start}); save it as UTF-8"], str(path)
+        ) from err
+    except tomllib.TOMLDecodeError as err:
+        raise SettingsError([f"the file is not TOML: {err}"], str(path)) from err
+
+
+def _override(raw: dict[str, Any], environ: Mapping[str, str], flags: Flags) -> dict[str, str]:
+    """Puts variables and flags over the file's values; gives back where each came from, by dotted path."""
+    origins: dict[str, str] = {}
+    given = [
+        (section, name, environ[variable], variable)
+        for variable, (section, name) in _VARIABLES.items()
+        if environ.get(variable)
+    ]
+    given += [
+        ("server", item.name, getattr(flags, item.name), f"--{item.name}")
+        for item in fields(flags)
+        if getattr(flags, item.name) is not None
+    ]
+    for section, name, value, origin in given:
+        table = raw.setdefault(section, {})
+        if isinstance(table, dict):
+            table[name] = value
+            origins[f"{section}.{name}"] = origin
+    return origins
+
+
+def _settings(raw: dict[str, Any], environ: Mapping[str, str], mistakes: Mistakes, source: str) -> Settings | None:
+    for name in raw:
+        if name not in SECTIONS and name not in ENTRIES:
+            mistakes.add(name, "is not a section" + suggestion(name, [*SECTIONS, *ENTRIES]))
+    sections: dict[str, Any] = {
+        name: _section(kind, raw.get(name, {}), name, mistakes) for name, kind in SECTIONS.items()
+    }
+    secrets = SecretReader(environ, mistakes)
+    targets, known = _targets(raw, environ, secrets, mistakes)
+    routes = _routes(raw, targets, known, mistakes)
+    keys, ring, client_secrets = _keys(raw, secrets, mistakes)
+    server, ledger, admin = sections["server"], sections["ledger"], sections["admin"]
+    if server is not None:
+        _check_open_mode(server.host, bool(raw.get("keys")), mistakes)
+    if ledger is not None:
+        _check_ledger_url(ledger.url, mistakes)
+    resolved_admin = Admin() if admin is None else resolve_admin(admin, secrets, mistakes)
+    if mistakes.lines:
+        return None
+    return Settings(
+        source=source,
+        admin=resolved_admin,
+        **{name: table for name, table in sections.items() if name != "admin"},
+        targets=tuple(targets),
+        routes=all_routes(tuple(routes), tuple(targets)),
+        keys=keys,
+        key_ring=ring,
+        client_secrets=client_secrets,
+    )
+
+
+def _section(kind: type[T], raw: object, name: str, mistakes: Mistakes) -> T | None:
+    if isinstance(raw, list):
+        mistakes.add(name, f"is one table; write [{name}] with single brackets")
+        return None
+    return _table(kind, raw, name, name, mistakes)
+
+
+def _table(kind: type[T], raw: object, section: str, path: str, mistakes: Mistakes) -> T | None:
+    """The table, checked for what is not built as well; see `read_table`."""
+    table = read_table(kind, raw, path, mistakes, binding=_BINDING.get(section, frozenset()))
+    if table is not None:
+        refuse_unbuilt(section, table, path, mistakes)
+    return table
+
+
+def _entries(
+    kind: type[T], raw: dict[str, Any], section: str, label: str, mistakes: Mistakes
+) -> list[tuple[T | None, str]]:
+    """The entries of an array of tables with their dotted paths; None where one is wrong. Names occur once."""
+    found = raw.get(section, [])
+    if not isinstance(found, list):
+        mistakes.add(section, f"is a list of tables; write [[{section}]] with double brackets")
+        return []
+    out: list[tuple[T | None, str]] = []
+    seen: set[str] = set()
+    for index, item in enumerate(found):
+        name = item.get(label) if isinstance(item, dict) else None
+        path = f"{section}[{encode(name).decode()}]" if isinstance(name, str) and name else f"{section}[{index}]"
+        if isinstance(name, str) and name in seen:
+            mistakes.add(path, f"stands there twice; give each of [[{section}]] its own {label}")
+        seen.add(str(name))
+        out.append((_table(kind, item, section, path, mistakes), path))
+    return out
+
+
+def _targets(
+    raw: dict[str, Any], environ: Mapping[str, str], secrets: SecretReader, mistakes: Mistakes
+) -> tuple[list[Target], list[str]]:
+    """The usable targets, and the names of all that are written."""
+    if not raw.get("targets"):
+        targets = targets_from_variables(environ, secrets, mistakes)
+        return targets, [target.name for target in targets]
+    usable, known = [], []
+    for table, path in _entries(tables.TargetTable, raw, "targets", "name", mistakes):
+        if table is None:
+            continue
+        target = resolve_target(table, path, secrets, mistakes)
+        if target is not None:
+            usable.append(target)
+    for item in raw["targets"] if isinstance(raw["targets"], list) else []:
+        if isinstance(item, dict) and isinstance(item.get("name"), str):
+            known.append(item["name"])
+    return usable, known
+
+
+def _routes(raw: dict[str, Any], targets: list[Target], known: list[str], mistakes: Mistakes) -> list[Route]:
+    routes: list[Route] = []
+    owners: dict[str, str] = {}
+    entries = _entries(tables.RouteTable, raw, "routes", "model", mistakes)
+    written = {name for table, _ in entries if table is not None for name in (table.model, *(table.aliases or ()))}
+    for table, path in entries:
+        if table is None:
+            continue
+        route = resolve_route(table, path, targets, known, mistakes)
+        if table.aliases is None:  # what ships gives way to what is written
+            route = replace(route, aliases=tuple(alias for alias in route.aliases if alias not in written))
+        for name in (route.model, *route.aliases):
+            owner = owners.setdefault(name, route.model)
+            if owner != route.model:
+                mistakes.add(
+                    f"{path}.aliases", f'"{name}" belongs to the route "{owner}" already; take it out of one'
+                )
+        routes.append(route)
+    return routes
+
+
+def _keys(
+    raw: dict[str, Any], secrets: SecretReader, mistakes: Mistakes
+) -> tuple[tuple[KeyPolicy, ...], KeyRing, tuple[Secret, ...]]:
+    found = []
+    for table, path in _entries(tables.KeyTable, raw, "keys", "name", mistakes):
+        if table is not None:
+            found.append(resolve_key(table, path, secrets, mistakes))
+    whole = [key for key in found if key is not None]
+    try:
+        ring = KeyRing((digest, policy) for digest, _, policy in whole)
+    except KeyFormatError as err:
+        mistakes.add("keys", str(err))
+        ring = KeyRing(())
+    policies = tuple(policy for _, _, policy in whole)
+    return policies, ring, tuple(secret for _, secret, _ in whole if secret is not None)
+
+
+def _check_open_mode(host: str, has_keys: bool, mistakes: Mistakes) -> None:
+    if not has_keys and not is_loopback(host):
+        mistakes.add(
+            "server.host",
+            f"{host} can be reached from other machines, and without [[keys]] anybody there could spend your "
+            "money; add a key, or listen on 127.0.0.1",
+        )
+
+
+def _check_ledger_url(url: str, mistakes: Mistakes) -> None:
+    scheme = url.partition("://")[0].partition("+")[0]
+    if scheme != "sqlite" and not scheme.startswith("postgres"):
+        mistakes.add("ledger.url", "must be sqlite:///file, where /file is relative and //file absolute")
+    elif scheme == "sqlite" and url.rstrip("/").endswith((":", ":memory:")):
+        mistakes.add("ledger.url", "names no file; a ledger in memory would be lost at every stop")

@@ -1,0 +1,95 @@
+"""Settings of features that are not built yet: refused by name unless they have their default.
+
+Nothing is accepted without effect. An entry goes when its feature comes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Final
+
+from kimi_gateway.settings.mistakes import Mistakes
+
+
+@dataclass(frozen=True, slots=True)
+class Unbuilt:
+    """Why a value is refused. `built` says which values already have their effect; None: only the default."""
+
+    reason: str
+    built: Callable[[Any], bool] | None = None
+
+
+_BUDGETS = Unbuilt("budgets are not built yet")
+_LIMITS = Unbuilt("limits on requests, tokens and concurrency are not built yet")
+_STORE = Unbuilt("the store of thoughts is not built yet")
+_BREAKER = Unbuilt("the breaker is not built yet")
+_QUEUE = Unbuilt("the queue is not built yet")
+_STATE = Unbuilt("state shared by several gateways is not built yet")
+_STRICT = Unbuilt("strict mode is not built yet; adjust is what every request gets", lambda v: v in ("", "adjust"))
+_HIGHSPEED = Unbuilt("rules for Highspeed beyond the model name and service_tier = highspeed are not built yet")
+
+UNBUILT: Final[Mapping[str, Unbuilt]] = {
+    "server.workers": Unbuilt("several workers are not built yet; run one"),
+    "server.cors_origins": Unbuilt("CORS is not built yet"),
+    "ledger.url": Unbuilt(
+        "PostgreSQL ledgers are not built yet; use sqlite:///file", lambda v: not v.startswith("postgres")
+    ),
+    "ledger.retention_days": Unbuilt("retention is not built yet: rows are kept"),
+    "state.url": _STATE,
+    "state.on_outage": _STATE,
+    "state.replicas": _STATE,
+    "contract.mode": _STRICT,
+    "thinking.repair": _STORE,
+    "thinking.retention_s": _STORE,
+    "thinking.max_bytes": _STORE,
+    "thinking.max_bytes_per_key": _STORE,
+    "thinking.encrypt_key_env": _STORE,
+    "retry.breaker_failures": _BREAKER,
+    "retry.breaker_open_s": _BREAKER,
+    "queue.max": _QUEUE,
+    "queue.timeout_s": _QUEUE,
+    "alerts.webhook_url_env": Unbuilt("alerts are not built yet"),
+    "timing.keys_refresh_s": Unbuilt("keys in the ledger database are not built yet"),
+    "timing.quota_out_s": Unbuilt("taking a target out for its quota is not built yet"),
+    "targets.max_concurrency": _LIMITS,
+    "targets.rpm": _LIMITS,
+    "targets.tpm": _LIMITS,
+    "targets.tpd": _LIMITS,
+    "targets.contract": _STRICT,
+    "targets.gpu_usd_per_hour": Unbuilt("allocated GPU cost is not built yet; `prices` prices tokens"),
+    "targets.split_think_tags": Unbuilt("splitting think tags is not built yet"),
+    "routes.policy": Unbuilt(
+        "this policy is not built yet; use order or cost (for now both try the targets as they are written)",
+        lambda v: v in ("order", "cost"),
+    ),
+    "routes.weights": Unbuilt("weights are not built yet"),
+    "routes.wait_usd_per_hour": Unbuilt("pricing the wait is not built yet"),
+    "routes.tier_fallback": _HIGHSPEED,
+    "routes.highspeed_aliases": _HIGHSPEED,
+    "routes.contract": _STRICT,
+    "routes.narrow_tools_above": Unbuilt("narrowing tools by warm tokens is not built yet"),
+    "keys.budget_usd": _BUDGETS,
+    "keys.highspeed_budget_usd": _BUDGETS,
+    "keys.budget_period": _BUDGETS,
+    "keys.rpm": _LIMITS,
+    "keys.tpm": _LIMITS,
+    "keys.concurrency": _LIMITS,
+    "keys.explain": Unbuilt("explaining plans is not built yet"),
+    "keys.thinking_repair": _STORE,
+}
+
+
+def refuse_unbuilt(section: str, table: object, path: str, mistakes: Mistakes) -> None:
+    """Adds a mistake for each setting of a validated table that asks for what is not built."""
+    for item in fields(table):  # type: ignore[arg-type]  # every table is a dataclass
+        entry = UNBUILT.get(f"{section}.{item.name}")
+        if entry is None:
+            continue
+        value = getattr(table, item.name)
+        if value != _default(item) and not (entry.built is not None and entry.built(value)):
+            mistakes.add(f"{path}.{item.name}", f"{entry.reason}; leave it out")
+
+
+def _default(item: Any) -> object:
+    if item.default is not MISSING:
+        return item.default
+    return item.default_factory() if item.default_factory is not MISSING else None
