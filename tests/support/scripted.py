@@ -194,6 +194,8 @@ class ScriptedUpstream:
 
     async def _set_door(self) -> None:
         """Listens, or holds the port without listening, as the next answer wants."""
+        if self._stop.is_set():
+            return
         if self._refuses_next():
             await self._stop_listening()
             if self._closed_door is None:
