@@ -101,7 +101,8 @@ def plan(asked: Asked, routes: Sequence[RouteT], targets: Sequence[TargetT]) -> 
         )
     names = route.targets if route is not None else [target.name for target in targets]
     by_name = {target.name: target for target in targets}
-    found = tuple((name, by_name[name].models[model]) for name in names if model in by_name[name].models)
+    present = [by_name[name] for name in names if name in by_name]
+    found = tuple((target.name, target.models[model]) for target in present if model in target.models)
     if not found:
         raise _nobody(asked, model, base, targets, routes)
     if asked.pinned is not None:

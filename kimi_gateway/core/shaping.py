@@ -29,6 +29,7 @@ class Shaper:
     model: str
     created: int
     answer_id: str
+    service_tier: str | None = None  # the tier that serves, for a client that named one
     held_role: list[JsonObject] = field(default_factory=list)
     held_finish: JsonObject | None = None
     finished: set[int] = field(default_factory=set)
@@ -103,6 +104,8 @@ class Shaper:
         data.setdefault("object", "chat.completion.chunk")
         data.setdefault("created", self.created)
         data["model"] = self.model
+        if self.service_tier is not None:
+            data["service_tier"] = self.service_tier
         if not self.identity:
             self.identity = {name: data[name] for name in ("id", "object", "created", "model")}
 

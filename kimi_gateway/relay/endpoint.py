@@ -98,11 +98,18 @@ def _exchange(ctx: Context, prepared: Prepared, option: Option, account: Account
             model=prepared.model,
             created=int(row.started_at),
             answer_id=f"chatcmpl-{row.request_id}",
+            service_tier=prepared.tier if prepared.named_tier else None,
         )
         keepalive = ctx.settings.server.keepalive
         sink = StreamSink(client, shaper, lambda: head_headers(row, account.attempts), keepalive=keepalive)
     else:
-        sink = FoldSink(client, prepared.n, lambda: head_headers(row, account.attempts), defaults=defaults)
+        sink = FoldSink(
+            client,
+            prepared.n,
+            lambda: head_headers(row, account.attempts),
+            defaults=defaults,
+            says_tier=prepared.named_tier,
+        )
         sink.answers_as(prepared.model)
     return Exchange(ctx, prepared, option, account, client, sink)
 

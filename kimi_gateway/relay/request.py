@@ -53,6 +53,7 @@ class Prepared:
     wants_usage: bool
     wants_meta: bool
     named_tool: bool
+    named_tier: bool  # the request has a service_tier, so the answer says which one served
     prompt_estimate: Estimate
     thinking: str
     adjusted: tuple[str, ...]
@@ -110,6 +111,7 @@ def prepare(
         wants_usage=view.include_usage,
         wants_meta=view.include_usage or client.header(b"x-kimi-meta") == "1",
         named_tool=view.named_tool is not None,
+        named_tier=view.service_tier is not None,
         prompt_estimate=estimate_prompt(view.text, messages=len(view.messages), tools="tools" in view.fields),
         thinking=_thinking(view),
         adjusted=tuple(dict.fromkeys((*found.adjusted, *effort.adjusted))),

@@ -100,8 +100,8 @@ def _book_cost(row: LedgerRow, cost: Cost | None) -> None:
 
 def _book_measured(row: LedgerRow, measured: Measured, cost: Cost | None) -> None:
     usage = measured.usage
-    anomalies = [*([row.anomaly] if row.anomaly else []), *measured.anomaly]
-    row.estimated, row.assumed = False, measured.assumed
+    anomalies = [*filter(None, row.anomaly.split(",")), *measured.anomaly]
+    row.estimated, row.estimate_bound_nano, row.assumed = False, None, measured.assumed
     row.prompt_tokens, row.completion_tokens = measured.prompt_tokens, measured.completion_tokens
     row.cached_tokens, row.reasoning_tokens = usage.cache_read, usage.reasoning
     row.write_5m_tokens, row.write_1h_tokens = usage.write_5m, usage.write_1h

@@ -6,6 +6,7 @@ from typing import Protocol
 from backends.fold import Fold
 from backends.json import JsonObject, encode
 from backends.reader import Chunk
+from kimi_gateway.core.plan import tier_of
 from kimi_gateway.core.shaping import COMMENT, Shaper
 from kimi_gateway.errors import GatewayError
 from kimi_gateway.relay.client import Client, encoded
@@ -59,6 +60,8 @@ class StreamSink:
     def answers_as(self, model: str) -> None:
         """The public name of the model that answers, as soon as it is known."""
         self._shaper.model = model
+        if self._shaper.service_tier is not None:
+            self._shaper.service_tier = tier_of(model)
 
     async def add(self, chunk: Chunk) -> bool:
         events = self._shaper.add(
@@ -103,11 +106,12 @@ class StreamSink:
 class FoldSink:
     """One JSON body at the end; before it nothing but white space, and that only to a client short of patience."""
 
-    def __init__(self, client: Client, n: int, headers: Headers, *, defaults: JsonObject) -> None:
+    def __init__(self, client: Client, n: int, headers: Headers, *, defaults: JsonObject, says_tier: bool) -> None:
         self._client = client
         self._headers = headers
         self._n = n
         self._defaults = defaults
+        self._says_tier = says_tier
         self._finished: set[int] = set()
         self._fold = Fold()
         self._model = ""
@@ -146,6 +150,8 @@ class FoldSink:
             if body.get(name) is None:
                 body[name] = value
         body["model"] = self._model or body.get("model")
+        if self._says_tier:
+            body["service_tier"] = tier_of(self._model)
         if usage is not None:
             body["usage"] = usage
         body["kimi"] = meta

@@ -214,3 +214,24 @@ def test_mm_02_a_public_address_a_bare_string_and_a_list_in_a_string(shared_lab:
         assert served(shared_lab, requests["A"], target)[1]["messages"] == requests["A"]["messages"]
     for name in "BC":
         assert served(shared_lab, requests[name])[1]["messages"] == requests[name]["messages"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("wish", "serves"), [("highspeed", "highspeed"), ("flex", "standard"), (None, None)])
+def test_the_answer_says_which_tier_served_where_the_request_named_one(
+    shared_lab: Lab, wish: str | None, serves: str | None, stream: bool
+) -> None:
+    request = {**HI, "stream": stream, **({"service_tier": wish} if wish else {})}
+    model = "kimi-k3.1-pro" + ("-highspeed" if serves == "highspeed" else "")
+    heard, body = served(shared_lab, request)
+    assert (body["model"], "service_tier" in body) == (model, False)
+    answer = heard.chunks[0] if stream else heard.json
+    assert (answer.get("service_tier"), answer["model"]) == (serves, model)
+    assert heard.headers["x-kimi-tier"] == (serves or "standard")
+    assert ("service_tier" in heard.headers.get("x-kimi-adjusted", "")) is (wish == "flex")
+
+
+def test_an_anomaly_is_named_once(shared_lab: Lab) -> None:
+    heard = shared_lab.ask(HI, *case("use-07")["given"]["upstream"])
+    names = shared_lab.row(heard)["anomaly"].split(",")
+    assert len(names) == len(set(names))
