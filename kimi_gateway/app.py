@@ -17,12 +17,14 @@ from kimi_gateway.core.callers import Caller, identify
 from kimi_gateway.errors import GatewayError
 from kimi_gateway.relay.context import Context
 from kimi_gateway.routes.answers import error_answer, http_error
+from kimi_gateway.routes.balance import balance_path
 from kimi_gateway.routes.health import health_paths
 from kimi_gateway.routes.metrics import metrics_path
 from kimi_gateway.routes.models import model_paths
 from kimi_gateway.settings import Settings
 
 CHAT_PATH: Final = "/v1/chat/completions"
+TOKENS_PATH: Final = "/v1/tokenizers/estimate-token-count"
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -67,16 +69,19 @@ class GatewayApp(FastAPI):
 
 
 def create_app(
-    ctx: Context, chat: AsgiApp, *, ledger_problem: Callable[[], str], metrics_here: bool = True
+    ctx: Context, chat: AsgiApp, tokens: AsgiApp, *, ledger_problem: Callable[[], str], metrics_here: bool = True
 ) -> GatewayApp:
-    """The gateway's application. `chat` serves POST /v1/chat/completions; `ledger_problem` says why nothing could
-    be booked ("" where all is well); without `metrics_here` /metrics is served elsewhere."""
+    """The gateway's application. `chat` serves POST /v1/chat/completions, `tokens` the token counts;
+    `ledger_problem` says why nothing could be booked ("" where all is well); without `metrics_here` /metrics is
+    served elsewhere."""
 
     def settings() -> Settings:
         return ctx.settings
 
     routes: list[BaseRoute] = [
         Path(CHAT_PATH, chat, methods=["POST"]),
+        Path(TOKENS_PATH, tokens, methods=["POST"]),
+        balance_path(ctx.authenticate),
         *model_paths(settings, ctx.authenticate),
         *health_paths(settings, ctx.lifecycle, ledger_problem),
     ]

@@ -6,6 +6,7 @@ counts as `other`, so no client can make series. Sums of money stay integer nano
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -50,6 +51,15 @@ class _Dollars(Collector):
         yield family
 
 
+@dataclass(slots=True)
+class _Bound:
+    """The children that a request with certain labels counts in."""
+
+    requests: Counter
+    seconds: Histogram
+    tokens: dict[str, Counter] = field(default_factory=dict)
+
+
 class Metrics:
     """Counts what happens. Every method is a few dictionary look-ups; none raises."""
 
@@ -87,9 +97,8 @@ class Metrics:
             registry=registry,
         )
         # `labels()` costs four times what it costs to count; the children are kept.
-        self._bound_requests: dict[tuple[str, ...], Counter] = {}
-        self._bound_tokens: dict[tuple[str, ...], Counter] = {}
-        self._bound_seconds: dict[tuple[str, ...], Histogram] = {}
+        self._bound: dict[tuple[str, str, str, str, str], _Bound] = {}
+        self._bound_refused: dict[str, Counter] = {}
         self._bound_ttft: dict[str, Histogram] = {}
 
     def configure(self, *, targets: Iterable[str], models: Iterable[str], keys: Iterable[str]) -> None:
@@ -127,7 +136,10 @@ class Metrics:
     def refused(self, key: str = "") -> None:
         """A request was answered with an error before it was planned."""
         name = key if key in self._keys else OTHER
-        self._counted("", "", "", name, REFUSED)
+        bound = self._bound_refused.get(name)
+        if bound is None:
+            bound = self._bound_refused[name] = self._requests.labels("", "", "", name, REFUSED)
+        bound.inc()
 
     def settled(self, row: LedgerRow, seconds: float) -> None:
         """A request ended; its row says how and with what."""
@@ -135,28 +147,25 @@ class Metrics:
         model = row.model if row.model in self._models else OTHER
         tier = row.tier if row.tier in _TIERS else OTHER
         key = row.key if row.key in self._keys else OTHER
-        self._counted(target, model, tier, key, row.status if row.status in _KINDS else OTHER)
+        kind = row.status if row.status in _KINDS else OTHER
+        bound = self._bound_for((target, model, tier, key, kind))
+        bound.requests.inc()
+        bound.seconds.observe(seconds)
         for meter, count in meters_of(row):
             if count:
-                self._bound_token((meter, target, model, tier, key)).inc(count)
+                counter = bound.tokens.get(meter)
+                if counter is None:
+                    counter = bound.tokens[meter] = self._tokens.labels(meter, target, model, tier, key)
+                counter.inc(count)
         if row.cost_nano:
             self._dollars.add((target, model, tier, key), row.cost_nano)
-        bound = self._bound_seconds.get((target, tier))
-        if bound is None:
-            bound = self._bound_seconds[target, tier] = self._seconds.labels(target, tier)
-        bound.observe(seconds)
 
-    def _counted(self, target: str, model: str, tier: str, key: str, kind: str) -> None:
-        labels = (target, model, tier, key, kind)
-        bound = self._bound_requests.get(labels)
+    def _bound_for(self, labels: tuple[str, str, str, str, str]) -> "_Bound":
+        bound = self._bound.get(labels)
         if bound is None:
-            bound = self._bound_requests[labels] = self._requests.labels(*labels)
-        bound.inc()
-
-    def _bound_token(self, labels: tuple[str, ...]) -> Counter:
-        bound = self._bound_tokens.get(labels)
-        if bound is None:
-            bound = self._bound_tokens[labels] = self._tokens.labels(*labels)
+            target, _, tier, _, _ = labels
+            bound = _Bound(self._requests.labels(*labels), self._seconds.labels(target, tier))
+            self._bound[labels] = bound
         return bound
 
     def render(self) -> bytes:

@@ -24,6 +24,7 @@ from backends.aiohttp_upstream import AiohttpUpstream
 from backends.catalog import DIALECTS
 from backends.emulator.app import Emulator
 from kimi_gateway import __version__
+from kimi_gateway.adapters.counting import ThreadedCounting
 from kimi_gateway.adapters.discovery import Discovery
 from kimi_gateway.adapters.ledger import JournalBooks, open_books
 from kimi_gateway.app import AsgiApp, authenticator, create_admin_app, create_app
@@ -36,13 +37,16 @@ from kimi_gateway.metrics import Metrics, sample_loop_lag
 from kimi_gateway.relay.client import BufferBudget
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.endpoint import ChatEndpoint
+from kimi_gateway.relay.tokens import TokenEndpoint
 from kimi_gateway.server import Gate, Listener, bind, raise_descriptor_limit
-from kimi_gateway.settings import Settings, SettingsError, Target, carry_over, with_targets
+from kimi_gateway.settings import Settings, SettingsError, Target, carry_over, process_environment, with_targets
 from kimi_gateway.shutdown import Signals, drain
 from pricing.cards import CardBook, CardError, load_cards
 from pricing.ledger.errors import LedgerError
+from pricing.vocabulary import find_vocabulary
 
 EMULATOR_NAME: Final = "emulator"
+_log: Final = logging.getLogger("kimi_gateway.process")
 _FIRST_LOOK_S: Final = 2.0  # a start is not held up longer by a target that is away
 _LOOK_EVERY_S: Final = 15.0
 _LOOK_TIMEOUT_S: Final = 10.0
@@ -151,11 +155,14 @@ class Gateway:
         books = self._open_books()
         stack.push_async_callback(self._close_books, books)
         self._build(upstream, books)
-        await self._look_first()
         stack.push_async_callback(self._cancel_tasks)
+        await self._look_first()
         host = self._configured.server.host
         chat = ChatEndpoint(self._ctx)
-        app = create_app(self._ctx, chat, ledger_problem=books.problem, metrics_here=admin_sock is None)
+        counting = ThreadedCounting(lambda: find_vocabulary(process_environment()), self._log)
+        stack.callback(counting.close)
+        tokens = TokenEndpoint(self._ctx, counting)
+        app = create_app(self._ctx, chat, tokens, ledger_problem=books.problem, metrics_here=admin_sock is None)
         metrics_url = await self._start_admin(stack, admin_sock, books)
         listener = Listener(self._gate(app), sock)
         stack.push_async_callback(listener.close)
@@ -274,7 +281,8 @@ class Gateway:
             settings, waiting = carry_over(self._configured, fresh)
             cards = await asyncio.to_thread(_cards, settings)
         except (SettingsError, StartError) as err:
-            self._log.event(f"reload refused, the settings in force stay: {err}", level="error")
+            reasons = err.mistakes if isinstance(err, SettingsError) else (str(err),)
+            self._log.event(f"reload refused, the settings in force stay: {'; '.join(reasons)}", level="error")
             return
         self._configured, self._cards = settings, cards
         await self._discovery.look_up(settings.targets, timeout_s=_FIRST_LOOK_S)
@@ -289,7 +297,13 @@ class Gateway:
         old = self._tasks.pop(name, None)
         if old is not None:
             old.cancel()
-        self._tasks[name] = asyncio.create_task(work, name=name)
+        self._tasks[name] = asyncio.create_task(self._guarded(name, work), name=name)
+
+    async def _guarded(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:  # the task's last line of defence: the gateway serves on without it, and says so
+            _log.exception("the background task %s ended", name)
 
     async def _cancel_tasks(self) -> None:
         for task in self._tasks.values():
