@@ -107,10 +107,7 @@ def is_true(raw: Raw | Unset) -> bool:
 
 def _thought_changes(head: MessageHead, dialect: Dialect) -> dict[str, object]:
     """Puts the thought under each name the dialect reads; text, "" and null stay three things."""
-    if dialect.keeps_thought_details and isinstance(head.reasoning_details, Raw):
-        # The structured form is the whole thought; beside it the plain view stays as the client sent it.
-        return {}
-    thought: object = _stated_thought(head)
+    thought: object = _stated_thought(head, details=not dialect.keeps_thought_details)
     if isinstance(thought, Unset):
         return {}
     changes: dict[str, object] = {name: thought for name in dialect.thought_in if not _same(head, name, thought)}
@@ -120,13 +117,16 @@ def _thought_changes(head: MessageHead, dialect: Dialect) -> dict[str, object]:
     return changes
 
 
-def _stated_thought(head: MessageHead) -> object:
-    """The thought under whichever name the client used, as a raw value; details only where nothing else is."""
+def _stated_thought(head: MessageHead, *, details: bool) -> object:
+    """The thought under whichever name the client used, as a raw value; UNSET where there is none.
+
+    With `details` their text is taken where nothing else is; a dialect that keeps them whole needs no copy.
+    """
     for name in _THOUGHTS:
         raw = getattr(head, name)
         if isinstance(raw, Raw) and not is_null(raw):
             return raw
-    if isinstance(head.reasoning_details, Raw):
+    if details and isinstance(head.reasoning_details, Raw):
         text, _ = details_text(decode(bytes(head.reasoning_details)))
         if text:
             return text
