@@ -81,7 +81,7 @@ class Client:
     async def read_body(self, *, max_bytes: int, budget: BufferBudget) -> bytes:
         """The whole body, which stays counted in `budget` until the caller gives its length back.
 
-        Raises `TooLarge`, `ClientGone`, and 503 where the budget is full (before the body is read where its
+        Raises `TooLarge`, `ClientGone`, 408 for a client that stops sending, and 503 where the budget is full (before the body is read where its
         length was announced).
         """
         announced = self._announced_length(max_bytes)
@@ -91,7 +91,7 @@ class Client:
         size = 0
         try:
             while True:
-                message = await self._receive()
+                message = await self._receive_part()
                 if message["type"] == "http.disconnect":
                     raise ClientGone
                 part = message.get("body", b"")
@@ -109,6 +109,18 @@ class Client:
             raise
         budget.give_back(taken - size)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _receive_part(self) -> Message:
+        try:
+            async with asyncio.timeout(self._stall_timeout_s):
+                return await self._receive()
+        except TimeoutError as err:
+            raise InvalidRequest(
+                f"the body stopped arriving for {self._stall_timeout_s:g} s; send it again",
+                status=408,
+                code="body_timeout",
+                headers={"x-should-retry": "true", "connection": "close"},
+            ) from err
 
     def _announced_length(self, max_bytes: int) -> int:
         text = self.header(b"content-length")

@@ -52,6 +52,8 @@ class Mistakes:
         """Adds one, once."""
         origin = self.origins.get(path)
         line = f"{path}{f' (from {origin})' if origin else ''}: {text}"
+        if not line.isprintable():  # names in quotes may hold anything
+            line = "".join(char if char.isprintable() else " " for char in line)
         if line not in self.lines:
             self.lines.append(line)
 

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import click
 import typer
 
 from backends.catalog import DIALECTS
@@ -40,7 +39,7 @@ def commands() -> dict[str, set[str]]:
     return found
 
 
-def _add_command(name: str, command: click.Command, found: dict[str, set[str]]) -> None:
+def _add_command(name: str, command: Any, found: dict[str, set[str]]) -> None:
     given: set[str] = set()
     for parameter in command.params:
         if parameter.param_type_name == "argument":
@@ -147,7 +146,7 @@ def paths() -> set[str]:
         for node in _nodes("kimi_gateway/routes")
         if isinstance(node, ast.Call) and _called(node) == "Path" and isinstance(node.args[0], ast.Constant)
     }
-    chat = {text for text in _texts("kimi_gateway/app.py") if re.fullmatch(r"/v1/[a-z/]+", text)}
+    chat = {text for text in _texts("kimi_gateway/app.py") if re.fullmatch(r"/v1/[a-z/-]+", text)}
     return {re.sub(r":\w+}", "}", str(path)) for path in found | chat}
 
 
@@ -171,6 +170,6 @@ def layers() -> dict[str, list[frozenset[str]]]:
 
 
 def split_layers(text: str) -> list[frozenset[str]]:
-    """The layers of a text with one layer a line and bars between siblings."""
-    lines = [line.strip() for line in text.splitlines()]
+    """The layers of a text with one layer a line, bars between siblings, and remarks behind a #."""
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     return [frozenset(name.strip() for name in line.split("|")) for line in lines if line]

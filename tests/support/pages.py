@@ -1,11 +1,13 @@
 """The repository's Markdown pages, taken apart: headings with their text, tables, inline code, fenced blocks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+VARIES = "…"
+"""Stands in an output for what differs from one time to the next."""
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(?P<marks>#{1,6}) (?P<title>.+)$", re.MULTILINE)
@@ -90,3 +92,15 @@ def anchors(text: str) -> set[str]:
 def anchor_of(title: str) -> str:
     """The anchor of a heading, by the common rule: lower case, blanks to hyphens, other marks dropped."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def unprinted(expected: Sequence[str], printed: str) -> list[str]:
+    """The expected lines that were not printed, or not in this order. How wide a gap between words is, is no matter."""
+    lines = (" ".join(line.split()) for line in printed.splitlines())
+    missing = []
+    for wanted in expected:
+        parts = " ".join(wanted.split()).split(VARIES)
+        pattern = ".*".join(re.escape(part) for part in parts)
+        if not any(re.search(pattern, line) for line in lines):
+            missing.append(wanted)
+    return missing

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 BASE_URL = re.compile(r"http://(?:127\.0\.0\.1|localhost|\[::1\]):\d+/v1")
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
+_CLEAN_UP_S = 1.0  # at the end of a context nobody waits for a drain
 _POLL_S = 0.02
 _NOT_INHERITED = re.compile(
     r"KIMI_|MOONSHOT_|OPENROUTER_|VLLM_|SGLANG_|OPENAI_|(https?|all|no)_proxy$|PYTEST_", re.IGNORECASE
@@ -118,13 +119,11 @@ class Program:
         return self.wait()
 
     def clean_up(self) -> None:
-        """Ends it and whatever it started, in that order of politeness; for the end of a context."""
+        """Ends it and whatever it started, politely for a second; for the end of a context."""
         if self._process.poll() is None:
             self._process.terminate()
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_CLEAN_UP_S)
         with suppress(ProcessLookupError):  # none left
             os.killpg(self.pid, signal.SIGKILL)  # the session's id is the process's: only its own children
         self._process.wait(STOP_TIMEOUT_S)

@@ -113,3 +113,15 @@ def test_a_slow_unstreamed_answer_outlives_the_idle_limit(quick_lab: Lab) -> Non
     heard = quick_lab.ask({**ASK, "stream": False}, {"status": 200, "timeline": timeline}, target="vllm")
     assert heard.json["choices"][0]["message"]["content"] == "1 2 3 4 5 6 7 8 9 10 end"
     assert heard.headers["x-kimi-attempts"] == "1"
+
+
+def test_a_body_that_stops_arriving_is_a_408(quick_lab: Lab) -> None:
+    host, port = quick_lab.gateway.root_url.removeprefix("http://").split(":")
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((host, int(port)), timeout=10) as client:
+        client.sendall(f'{head}Content-Length: 1000\r\n\r\n{{"model":'.encode())
+        received = b""
+        while part := client.recv(65536):
+            received += part
+    assert received.startswith(b"HTTP/1.1 408")
+    assert b"body_timeout" in received

@@ -1,0 +1,122 @@
+"""`kimi-gateway check` run in this process, and targets whose model list a test decides."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import chdir
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+from typing_extensions import override
+
+from kimi_gateway.cli import app
+from support.exchange import Exchange
+from support.processes import clean_environment
+from support.scripted import Answer, Given, Script, ScriptedUpstream, play
+
+KEY = "sk-check-4f9a8e7d6c5b4a39"
+SMALL_JOURNAL = "[ledger]\nmax_journal_bytes = 1048576\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a check ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def line(self) -> str:
+        """The one line that a mistake gives, and nothing else on standard output."""
+        assert self.code == 1, self.out + self.err
+        (only,) = self.lines
+        return only
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def result(self, what: str, where: str = "") -> str:
+        """The result in the table's row about that; fails where there is none."""
+        (row,) = [line for line in self.lines if line.startswith(f"{what} ") and where in line]
+        return row
+
+
+def check(
+    directory: Path,
+    config: str | None,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    ledger: str = SMALL_JOURNAL,
+) -> Outcome:
+    """Runs the command in `directory` on the configuration (None: without a file), port 0 unless it says one.
+
+    The key is in the variable CHECK_KEY. What the product would read from the developer's environment is unset.
+    """
+    given = [*arguments]
+    if config is not None:
+        server = "" if "[server]" in config else "[server]\nport = 0\n"
+        (directory / "check.toml").write_text(f"{server}{ledger}{config}", "utf-8")
+        given += ["--config", "check.toml"]
+    kept = clean_environment({"CHECK_KEY": KEY, **(env or {})})
+    environ: dict[str, str | None] = {name: None for name in os.environ if name not in kept}
+    with chdir(directory):
+        ended = CliRunner().invoke(app, ["check", *given], env={**environ, **kept})
+    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    assert KEY not in ended.output
+    return Outcome(ended.exit_code, ended.stdout, ended.stderr)
+
+
+def target(base_url: str, *, name: str = "t", dialect: str = "vllm", model: str = "kimi", extra: str = "") -> str:
+    """A target with the key, as TOML."""
+    return (
+        f'[[targets]]\nname = "{name}"\ndialect = "{dialect}"\nbase_url = "{base_url}"\n'
+        f'api_key_env = "CHECK_KEY"\nmodels = {{ "kimi" = "{model}" }}\n{extra}\n'
+    )
+
+
+PRICES = 'prices = { input = "2.00", cache_read = "0.20", output = "10.00" }'
+
+
+def listing(*names: str, headers: Mapping[str, str] | None = None) -> Given:
+    """The answer to GET /models that lists these."""
+    rows = [{"id": name, "object": "model", "max_model_len": 262144} for name in names]
+    return {"status": 200, "json": {"object": "list", "data": rows}, "headers": headers or {}}
+
+
+def behind(key: str, answer: Given) -> Script:
+    """The answer, for those who have the key; others get 401 as engines say it."""
+
+    async def script(exchange: Exchange) -> None:
+        has_key = exchange.received.headers.get("authorization") == f"Bearer {key}"
+        refusal: Given = {"status": 401, "json": {"error": "Unauthorized"}}
+        await play(answer if has_key else refusal, exchange)
+
+    return script
+
+
+class Deployment(ScriptedUpstream):
+    """A scripted upstream whose GET requests are answered by `models` as well; without it, it lists `kimi`."""
+
+    def __init__(self, answers: Sequence[Answer] = (), *, models: Answer | None = None, **options: Any) -> None:
+        super().__init__(answers, **options)
+        self._answer: Answer = behind(KEY, listing("kimi")) if models is None else models
+
+    @override
+    async def _probe(self, exchange: Exchange) -> bool:
+        self.probes.append(exchange.received)
+        if exchange.received.path != "/v1/models":
+            await play({"status": 404, "text": "no such path"}, exchange)
+        elif callable(self._answer):
+            await self._answer(exchange)
+        else:
+            await play(self._answer, exchange)
+        return exchange.keep
