@@ -1,4 +1,7 @@
-"""The command `kimi-gateway`: `serve` and `emulate`. Exit codes: 0 well, 2 something to set right first."""
+"""The command `kimi-gateway`: `serve`, `emulate` and `check`.
+
+Exit codes: 0 well, 1 `check` found mistakes, 2 something to set right first.
+"""
 
 import asyncio
 import socket
@@ -11,9 +14,11 @@ import typer
 import uvloop
 
 from backends.emulator.app import Emulator, EmulatorConfig
+from backends.emulator.fault_file import FaultFileError, read_fault_file
 from backends.emulator.profiles import PROFILES
 from kimi_gateway import __version__
 from kimi_gateway.banner import url_of
+from kimi_gateway.checks.findings import Output
 from kimi_gateway.process import NO_TARGET, Launch, StartError, run
 from kimi_gateway.server import Listener, ListenError, bind
 from kimi_gateway.settings import Flags, Settings, SettingsError, load, process_environment
@@ -74,21 +79,53 @@ _EMULATE_HELP = """Serve the Kimi emulator alone: it behaves like the service an
 
 GET /emulator/invoice shows what it would charge, GET /emulator/requests what it received.
 
+--faults FILE makes it misbehave: a TOML file with rules that say which requests suffer what.
+
 Examples:
 
 \b
   kimi-gateway emulate --port 9100
+  kimi-gateway emulate --dialect vllm --port 9101 --faults faults.toml
   kimi-gateway emulate --pace 0 --seed 7 --stream-ttl-headers on
+
+\b
+A smallest faults.toml: every fifth answer breaks off.
+  [[faults]]
+  kind = "cut"
+  every = 5
 """
+
+
+_CHECK_HELP = """Check the configuration, this machine and every target, and change nothing.
+
+A line for each mistake (where, what, how to set it right) and exit code 1; without any, a table of what was
+checked and exit code 0. Targets are asked for their model lists. Whether an engine was started with every flag
+shows only in an answer: --probe sends one tiny request to each model of each target, which costs a few tokens, and
+shows what came back.
+
+Examples:
+
+\b
+  kimi-gateway check
+  kimi-gateway check --config /etc/kimi-gateway.toml --probe
+  kimi-gateway check --format json
+"""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kimi-gateway {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version),
+    ] = False,
 ) -> None:
-    if version:
-        typer.echo(f"kimi-gateway {__version__}")
-        raise typer.Exit
+    """Options before the command."""
 
 
 @app.command(help=_SERVE_HELP)
@@ -128,9 +165,10 @@ def serve(
 
 @app.command(help=_EMULATE_HELP)
 def emulate(
-    dialect: Annotated[str, typer.Option(help="The dialect it speaks.")] = "moonshot",
+    dialect: Annotated[str, typer.Option(help=f"The dialect it speaks: {', '.join(PROFILES)}.")] = "moonshot",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65535)] = 9100,
+    faults: Annotated[Path | None, typer.Option("--faults", help="The faults' TOML file.", metavar="FILE")] = None,
     permissive: Annotated[bool, typer.Option("--permissive", help="Enforce nothing, like a bare engine.")] = False,
     stream_ttl_headers: Annotated[
         Switch, typer.Option(help="Whether streams carry the headers with cache writes per TTL.")
@@ -139,7 +177,7 @@ def emulate(
     seed: Annotated[int, typer.Option(help="The same seed gives the same answers.")] = 0,
 ) -> None:
     if dialect not in PROFILES:
-        _stop(f"the emulator does not speak {dialect} yet; it speaks {', '.join(sorted(PROFILES))}")
+        _stop(f"the emulator does not speak {dialect}; it speaks {', '.join(PROFILES)}")
     config = EmulatorConfig(
         dialect=dialect,
         permissive=permissive,
@@ -148,18 +186,36 @@ def emulate(
         seed=seed,
     )
     try:
+        if faults is not None:
+            config = read_fault_file(faults.read_text(encoding="utf-8")).applied_to(config)
         sock = bind(host, port)
+    except (OSError, UnicodeDecodeError, FaultFileError) as err:
+        _stop(f"--faults {faults}: {err}")
     except ListenError as err:
         _stop(str(err))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_emulate(config, sock))
 
 
+@app.command(help=_CHECK_HELP)
+def check(
+    config: Annotated[Path | None, typer.Option("--config", help="The TOML file.", metavar="FILE")] = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Ask each model for a few tokens as well.")] = False,
+    output: Annotated[Output, typer.Option("--format", help="How to print.")] = Output.TABLE,
+) -> None:
+    # Inside the function: it brings what draws tables, which `serve` does without.
+    from kimi_gateway.checks.command import run_check
+
+    if config is not None and not config.is_file():
+        _stop(f"--config: there is no file {config}")
+    raise typer.Exit(run_check(config, process_environment(), probe=probe, output=output))
+
+
 async def _emulate(config: EmulatorConfig, sock: socket.socket) -> None:
     """Serves the emulator until a signal ends it."""
     signals = Signals()
     signals.install(asyncio.get_running_loop())
-    listener = Listener(Emulator(config), sock)
+    listener = Listener(Emulator(config), sock, gives_holds=True)
     await listener.start()
     host, port = listener.address
     url = url_of(host, port)

@@ -57,6 +57,11 @@ def test_a_name_that_does_not_resolve_is_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_a_name_that_no_dns_could_hold_is_one_line(tmp_path: Path) -> None:
+    outcome = check(tmp_path, target(f"http://{'a' * 80}.example/v1"))
+    assert outcome.line.startswith('targets["t"]')
+
+
 def test_a_target_that_never_answers_is_a_mistake_after_bounded_time() -> None:
     async def mute(exchange: Exchange) -> None:
         await exchange.hold()

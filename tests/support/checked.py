@@ -1,4 +1,4 @@
-"""`kimi-gateway check` run in this process, and targets whose model list a test decides."""
+"""`kimi-gateway check` run in this process, targets whose model list a test decides, and answers to probes."""
 
 import json
 import os
@@ -113,10 +113,77 @@ class Deployment(ScriptedUpstream):
     @override
     async def _probe(self, exchange: Exchange) -> bool:
         self.probes.append(exchange.received)
-        if exchange.received.path != "/v1/models":
+        if not exchange.received.path.endswith("/v1/models"):
             await play({"status": 404, "text": "no such path"}, exchange)
         elif callable(self._answer):
             await self._answer(exchange)
         else:
             await play(self._answer, exchange)
         return exchange.keep
+
+
+ENGINE_ID = {"X-Request-Id": "9f2c"}
+COUNTED = {"prompt_tokens": 98, "completion_tokens": 21, "prompt_tokens_details": {"cached_tokens": 0}}
+UNCOUNTED = {"prompt_tokens": 98, "completion_tokens": 21, "prompt_tokens_details": None}
+
+
+def chunk(delta: Mapping[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
+    """One chunk of a stream; `usage_in_choice` puts a usage where Moonshot has it."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    if "usage_in_choice" in more:
+        choice["usage"] = more.pop("usage_in_choice")
+    return {
+        "id": "c1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "kimi",
+        "choices": [choice],
+        **more,
+    }
+
+
+def extra(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """The chunk without choices that carries usage."""
+    return {**chunk({}), "choices": [], "usage": usage}
+
+
+def stream(*events: Mapping[str, Any], before: str = "", headers: Mapping[str, str] | None = None) -> Given:
+    """An answer with these events and the end mark; `before` are bytes ahead of them."""
+    text = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    return {"status": 200, "headers": headers or {}, "sse_text": f"{before}{text}data: [DONE]\n\n"}
+
+
+def engine_answer(
+    *,
+    thought: str | None = "reasoning",
+    text: str = "pong",
+    usage: Mapping[str, Any] | None = COUNTED,
+    headers: Mapping[str, str] = ENGINE_ID,
+) -> Given:
+    """What an engine with every flag answers, but for what is said otherwise."""
+    thoughts = [chunk({thought: "The user pings."})] if thought else []
+    ends = [extra(usage)] if usage is not None else []
+    return stream(
+        chunk({"role": "assistant", "content": ""}),
+        *thoughts,
+        chunk({"content": text}),
+        chunk({}, "stop"),
+        *ends,
+        headers=headers,
+    )
+
+
+def probe(directory: Path, *answers: Given, dialect: str = "vllm", output: str = "table") -> Outcome:
+    """Checks with a probe a target of that kind, which is well otherwise."""
+    with Deployment(answers) as up:
+        outcome = check(
+            directory, target(up.base_url, dialect=dialect, extra=PRICES), "--probe", "--format", output
+        )
+        assert len(up.requests) == len(answers)
+    return outcome
+
+
+def mistakes(outcome: Outcome) -> list[str]:
+    """The lines about mistakes, below what the probes brought back."""
+    assert outcome.code == 1, outcome.out
+    return [line for line in outcome.lines if line.startswith("targets[")]

@@ -95,7 +95,7 @@ def anchor_of(title: str) -> str:
 
 
 def unprinted(expected: Sequence[str], printed: str) -> list[str]:
-    """The expected lines that were not printed, or not in this order. How wide a gap between words is, is no matter."""
+    """The expected lines that were not printed, or not in this order; the width of gaps in them is no matter."""
     lines = (" ".join(line.split()) for line in printed.splitlines())
     missing = []
     for wanted in expected:

@@ -1,0 +1,99 @@
+"""What an engine was started without, judged by its answer to a probe. Pure.
+
+Only self-hosted targets are judged: a service's operator cannot be told to start it otherwise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from backends.dialect import Dialect
+from backends.faults import Fault
+from kimi_gateway.checks.findings import Mistake, Sight
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The flags of one engine by what they bring; "" where no flag is known for it."""
+
+    cached_counts: str = ""
+    thoughts: str = ""
+    tools: str = ""
+    request_ids: str = ""  # where set, answers without a request id are a mistake
+
+
+LAUNCHES: Final[Mapping[str, Launch]] = {
+    # vLLM 0.33.0: with the flag a usage report has cached_tokens even where it is 0.
+    "vllm": Launch(
+        cached_counts="--enable-prompt-tokens-details",
+        thoughts="--reasoning-parser kimi_k3",
+        tools="--enable-auto-tool-choice --tool-call-parser kimi_k3",
+        request_ids="--enable-request-id-headers",
+    ),
+    # SGLang 0.5.23: the same; its answers carry no request id, whatever the flags.
+    "sglang": Launch(
+        cached_counts="--enable-cache-report",
+        thoughts="--reasoning-parser kimi_k3",
+        tools="--tool-call-parser kimi_k3",
+    ),
+}
+"""By dialect. A dialect that is not here is judged all the same, in words without a flag."""
+
+_NO_LAUNCH: Final = Launch()
+_THOUGHT_MARKS: Final = ("<|open|>think", "<|close|>think", "<think>", "</think>", "◁think▷")
+_CALL_MARKS: Final = ("<|open|>tools", "<|open|>call", "<|tool_calls_section_begin|>", "<|tool_call_begin|>")
+"""How K3 (channels) and K2 write thoughts and calls; in a text they were left by a parser that is not there."""
+
+
+def is_self_hosted(dialect: Dialect) -> bool:
+    """Whether targets of this kind are started by whoever runs the gateway."""
+    return not dialect.base_url
+
+
+def launch_mistakes(where: str, dialect: Dialect, sight: Sight, refused_tools: Fault | None) -> list[Mistake]:
+    """What a whole answer of a self-hosted target shows to be missing, a mistake per flag; [] for a service.
+
+    `refused_tools` is how the target refused the same probe with a tool, None where it did not.
+    """
+    if not is_self_hosted(dialect):
+        return []
+    launch = LAUNCHES.get(dialect.name, _NO_LAUNCH)
+    found: list[Mistake] = []
+    if sight.measured is not None and not sight.has_cached_count:
+        what = "its usage has no count of cached tokens, so every prompt token is booked as fresh"
+        found.append(Mistake(where, what, _start(launch.cached_counts, "its report of cached tokens")))
+    thought = _thought_problem(sight)
+    if thought:
+        found.append(Mistake(where, thought, _start(launch.thoughts, "its reasoning parser")))
+    tools = _tools_problem(sight, refused_tools)
+    if tools:
+        found.append(Mistake(where, tools, _start(launch.tools, "its tool-call parser")))
+    if launch.request_ids and not sight.has_request_id:
+        what = "its answers carry no X-Request-Id, so a ledger row cannot be found in its log"
+        found.append(Mistake(where, what, _start(launch.request_ids, "")))
+    return found
+
+
+def _thought_problem(sight: Sight) -> str:
+    """K3.1 always thinks, so a text without a thought, or with its marks in it, has lost one."""
+    mark = _first(_THOUGHT_MARKS, sight.text)
+    if mark:
+        return f'the thought stands in the text (it holds "{mark}")'
+    if not sight.thought_names and (sight.text or sight.calls):
+        return "no thought came back beside the text, so none can be kept for the next turn"
+    return ""
+
+
+def _tools_problem(sight: Sight, refused_tools: Fault | None) -> str:
+    if refused_tools is not None:
+        return f"it refuses requests with tools ({refused_tools.status}: {refused_tools.message})"
+    mark = _first(_CALL_MARKS, sight.text)
+    return f'a tool call stands in the text (it holds "{mark}")' if mark else ""
+
+
+def _first(marks: tuple[str, ...], text: str) -> str:
+    return next((mark for mark in marks if mark in text), "")
+
+
+def _start(flags: str, otherwise: str) -> str:
+    return f"start it with {flags}" if flags else f"start it with {otherwise}"
