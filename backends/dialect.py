@@ -13,6 +13,16 @@ EFFORTS = ("low", "high", "max")
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """The flags of an engine by what they bring; "" where no flag is known."""
+
+    cached_counts: str = ""
+    thoughts: str = ""
+    tools: str = ""
+    request_ids: str = ""  # where set, answers without a request id lack it
+
+
+@dataclass(frozen=True, slots=True)
 class Dialect:
     """Facts of one kind of upstream, used to encode requests for it and to read its answers."""
 
@@ -61,3 +71,4 @@ class Dialect:
     # --- operations -----------------------------------------------------------------------------------------
     models_window_field: tuple[str, ...] = ("context_length", "max_model_len")
     key_required: bool = True
+    launch: Launch = Launch()  # what a self-hosted engine has to be started with

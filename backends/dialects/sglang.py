@@ -1,6 +1,6 @@
 """SGLang with its kimi_k3 parsers, read and recorded in 0.5.23."""
 
-from backends.dialect import Dialect
+from backends.dialect import Dialect, Launch
 
 DIALECT = Dialect(
     name="sglang",
@@ -44,4 +44,10 @@ DIALECT = Dialect(
     conversation_header="x-smg-routing-key",
     partial="continue_final_message",
     key_required=False,
+    # 0.5.23; its answers carry no request id, whatever the flags.
+    launch=Launch(
+        cached_counts="--enable-cache-report",
+        thoughts="--reasoning-parser kimi_k3",
+        tools="--tool-call-parser kimi_k3",
+    ),
 )

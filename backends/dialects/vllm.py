@@ -1,6 +1,6 @@
 """vLLM with its kimi_k3 parsers, read in 0.33.0 and recorded with 0.32.0."""
 
-from backends.dialect import Dialect
+from backends.dialect import Dialect, Launch
 
 DIALECT = Dialect(
     name="vllm",
@@ -40,4 +40,11 @@ DIALECT = Dialect(
     partial="continue_final_message",
     marks_named_call_stop=True,
     key_required=False,
+    # 0.33.0: with the flag a usage report has cached_tokens even where it is 0.
+    launch=Launch(
+        cached_counts="--enable-prompt-tokens-details",
+        thoughts="--reasoning-parser kimi_k3",
+        tools="--enable-auto-tool-choice --tool-call-parser kimi_k3",
+        request_ids="--enable-request-id-headers",
+    ),
 )

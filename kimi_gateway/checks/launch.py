@@ -3,43 +3,12 @@
 Only self-hosted targets are judged: a service's operator cannot be told to start it otherwise.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from backends.dialect import Dialect
 from backends.faults import Fault
 from kimi_gateway.checks.findings import Mistake, Sight
 
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """The flags of one engine by what they bring; "" where no flag is known for it."""
-
-    cached_counts: str = ""
-    thoughts: str = ""
-    tools: str = ""
-    request_ids: str = ""  # where set, answers without a request id are a mistake
-
-
-LAUNCHES: Final[Mapping[str, Launch]] = {
-    # vLLM 0.33.0: with the flag a usage report has cached_tokens even where it is 0.
-    "vllm": Launch(
-        cached_counts="--enable-prompt-tokens-details",
-        thoughts="--reasoning-parser kimi_k3",
-        tools="--enable-auto-tool-choice --tool-call-parser kimi_k3",
-        request_ids="--enable-request-id-headers",
-    ),
-    # SGLang 0.5.23: the same; its answers carry no request id, whatever the flags.
-    "sglang": Launch(
-        cached_counts="--enable-cache-report",
-        thoughts="--reasoning-parser kimi_k3",
-        tools="--tool-call-parser kimi_k3",
-    ),
-}
-"""By dialect. A dialect that is not here is judged all the same, in words without a flag."""
-
-_NO_LAUNCH: Final = Launch()
 _THOUGHT_MARKS: Final = ("<|open|>think", "<|close|>think", "<think>", "</think>", "◁think▷")
 _CALL_MARKS: Final = ("<|open|>tools", "<|open|>call", "<|tool_calls_section_begin|>", "<|tool_call_begin|>")
 """How K3 (channels) and K2 write thoughts and calls; in a text they were left by a parser that is not there."""
@@ -57,7 +26,7 @@ def launch_mistakes(where: str, dialect: Dialect, sight: Sight, refused_tools: F
     """
     if not is_self_hosted(dialect):
         return []
-    launch = LAUNCHES.get(dialect.name, _NO_LAUNCH)
+    launch = dialect.launch
     found: list[Mistake] = []
     if sight.measured is not None and not sight.has_cached_count:
         what = "its usage has no count of cached tokens, so every prompt token is booked as fresh"

@@ -81,8 +81,8 @@ class Client:
     async def read_body(self, *, max_bytes: int, budget: BufferBudget) -> bytes:
         """The whole body, which stays counted in `budget` until the caller gives its length back.
 
-        Raises `TooLarge`, `ClientGone`, 408 for a client that stops sending, and 503 where the budget is full (before the body is read where its
-        length was announced).
+        Raises `TooLarge`, `ClientGone`, 408 for a client that stops sending, and 503 where the budget is full,
+        before the body is read where its length was announced.
         """
         announced = self._announced_length(max_bytes)
         taken = announced
