@@ -20,6 +20,7 @@ Trust: the system's certificate store as OpenSSL finds it; SSL_CERT_FILE and SSL
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -59,16 +60,72 @@ class _Address:
     proxy: str | None
 
 
+class _Alarm:
+    """Wakes the waiting reader of a body at its deadline, with one timer for many reads.
+
+    Nearly every read ends long before its deadline; a timer of its own, set and cancelled, would cost more than
+    the read. aiohttp 3.14 offers no public way to end a wait without cancelling the task, hence `_waiter`.
+    """
+
+    __slots__ = ("_content", "_deadline_s", "_loop", "_rings_at_s", "_timer")
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at_s = self._deadline_s = 0.0
+
+    def set(self, deadline_s: float) -> None:
+        """Sees to it that a reader who still waits then (loop time) is woken."""
+        self._deadline_s = deadline_s
+        if self._timer is None or self._rings_at_s > deadline_s:
+            self.stop()
+            self._wind()
+
+    def stop(self) -> None:
+        """Never rings again unless set."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wind(self) -> None:
+        self._rings_at_s = self._deadline_s
+        self._timer = self._loop.call_at(self._rings_at_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        waiter = self._content._waiter
+        if waiter is None or waiter.done():
+            return  # nobody waits; the next to wait sets it anew
+        if self._loop.time() < self._deadline_s:
+            self._wind()
+        else:
+            waiter.set_result(None)
+
+
 class AiohttpReply:
     """An answer whose head is in; see `backends.ports.Reply`."""
 
-    __slots__ = ("_content", "_done", "_fault", "_response", "_until_close", "_where", "headers", "status")
+    __slots__ = (
+        "_alarm",
+        "_content",
+        "_done",
+        "_fault",
+        "_loop",
+        "_response",
+        "_until_close",
+        "_where",
+        "headers",
+        "status",
+    )
 
     def __init__(self, response: Response, where: str, done: Callable[["AiohttpReply"], None]) -> None:
         self.status: int = response.status
         self.headers: Mapping[str, str] = _plain_headers(response)
         self._response = response
         self._content = response.content
+        self._loop = asyncio.get_running_loop()
+        self._alarm = _Alarm(response.content)
         self._where = where
         self._done = done
         self._fault: Fault | None = None  # why there is nothing more to read
@@ -85,31 +142,32 @@ class AiohttpReply:
         before the break are handed out.
         """
         content, line = self._content, self._response.line
-        if self._fault is not None or content.exception() is not None:
-            return self._rest_before_break()
-        data = content.read_nowait()
-        if data:
-            return data
-        if content.at_eof():
-            return self._end()
-        if line is None or not line.connected:
-            return self._rest_before_break()
-        if wait_s <= 0:
-            return None
-        timer = asyncio.timeout(wait_s)
-        try:
-            async with timer:
-                data = await content.readany()
-        except (aiohttp.ClientError, OSError, HttpProcessingError):
-            if timer.expired():
-                return None  # bytes leave aiohttp's buffer only when `readany` returns: none is lost
-            return self._rest_before_break()
-        return data or self._end()
+        deadline_s: float | None = None
+        while True:
+            if self._fault is not None or content.exception() is not None:
+                return self._rest_before_break()
+            data = content.read_nowait()
+            if data:
+                return data
+            if content.at_eof():
+                return self._end()
+            if line is None or not line.connected:
+                return self._rest_before_break()
+            now_s = self._loop.time()
+            if deadline_s is None:
+                deadline_s = now_s + wait_s
+            if now_s >= deadline_s:
+                await asyncio.sleep(0)  # a caller who asks again and again must not hold up the loop
+                return None
+            self._alarm.set(deadline_s)
+            with suppress(aiohttp.ClientError, OSError, HttpProcessingError):  # kept in `content` as well
+                await content._wait("read")
 
     def close(self) -> None:
         """Ends the exchange at once; an unfinished body closes the connection."""
         if self._fault is None:
             self._fault = Fault(FaultKind.RESET, f"the answer of {self._where} was closed on our side")
+        self._alarm.stop()
         self._done(self)
         self._response.drop()
 
@@ -118,6 +176,7 @@ class AiohttpReply:
         err = None if self._response.line is None else self._response.line.exception()
         if self._until_close and isinstance(err, aiohttp.ClientOSError):
             self._break(err)
+        self._alarm.stop()
         self._done(self)
         return b""
 

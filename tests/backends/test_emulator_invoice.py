@@ -114,6 +114,7 @@ def test_a_line_names_each_meter_and_their_sum(client: httpx2.Client) -> None:
         "output": usage["completion_tokens"],
         "usd": line["usd"],
         "disconnected": False,
+        "byok": False,
     }
     nano = (usage["prompt_tokens"] - 256) * 2000 + 256 * 4000 + usage["completion_tokens"] * 10000
     assert Decimal(line["usd"]) == Decimal(nano) / 10**9

@@ -11,8 +11,8 @@ import httpx2
 import pytest
 
 from backends.emulator.app import Emulator, EmulatorConfig
+from backends.emulator.exchange import Exchange
 from backends.emulator.player import Script, Step
-from backends.json import JsonObject
 from support.asgi import serve
 from support.emulated import FAST, PRO, emulator
 
@@ -117,9 +117,9 @@ def test_a_client_that_leaves_while_sending_leaves_no_bill() -> None:
 # --- faults ---------------------------------------------------------------------------------------------------
 
 
-def cut_short(number: int, body: JsonObject, script: Script) -> Script:
+def cut_short(exchange: Exchange, script: Script) -> Script:
     """The second request's answer breaks off after its first write, half billed."""
-    if number != 2:
+    if exchange.number != 2:
         return script
     step = script.steps[0]
     return replace(script, steps=(replace(step, data=step.data[:300], tokens=3),), ending="cut")
@@ -135,7 +135,7 @@ def test_a_fault_hook_can_cut_an_answer_and_only_what_was_generated_is_billed() 
         assert client.post("/v1/chat/completions", json=body()).status_code == 200
 
 
-def overloaded(number: int, body: JsonObject, script: Script) -> Script:
+def overloaded(exchange: Exchange, script: Script) -> Script:
     """Every request is refused."""
     page = b'{"error":{"type":"engine_overloaded_error","message":"engine busy"}}'
     return Script(status=429, headers=((b"content-type", b"application/json"),), steps=(Step(page),))
@@ -151,9 +151,9 @@ def test_a_fault_hook_can_replace_the_answer_and_then_nothing_is_billed() -> Non
     assert (entry["status"], entry["output_tokens"]) == (429, 0)
 
 
-def first_overloaded(number: int, body: JsonObject, script: Script) -> Script:
+def first_overloaded(exchange: Exchange, script: Script) -> Script:
     """Only the first request is refused."""
-    return overloaded(number, body, script) if number == 1 else script
+    return overloaded(exchange, script) if exchange.number == 1 else script
 
 
 def test_a_refused_request_writes_nothing_to_the_cache() -> None:
@@ -164,7 +164,7 @@ def test_a_refused_request_writes_nothing_to_the_cache() -> None:
     assert [answer.json()["usage"]["cached_tokens"] for answer in answers[1:]] == [0, 256]
 
 
-def silent(number: int, body: JsonObject, script: Script) -> Script:
+def silent(exchange: Exchange, script: Script) -> Script:
     """The stream stops after its first write and the connection stays open."""
     return replace(script, steps=script.steps[:1], ending="silent")
 

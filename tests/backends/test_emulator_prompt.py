@@ -17,7 +17,7 @@ WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters":
 def prompt(messages: list[dict[str, Any]], **fields: Any) -> Prompt:
     body = as_object(decode(encode({"model": "kimi-k3.1-pro", "messages": messages, **fields})))
     assert body is not None
-    request = parse_request(body, thought_fields=MOONSHOT.thought_in, efforts=MOONSHOT.efforts)
+    request = parse_request(body, MOONSHOT)
     return encode_prompt(request, MOONSHOT)
 
 
