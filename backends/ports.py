@@ -57,8 +57,12 @@ class Upstream(Protocol):
     """Opens calls. One instance per process; connections are kept alive and reused."""
 
     async def open(self, call: Call) -> Reply:
-        """Sends the request. Raises `UpstreamFault` (kind `connect`, `tls`, `reset`). Cancelling it closes the
-        connection. Has no time limit but the connect timeout: the caller owns the others."""
+        """Sends the request. Has no time limit but the connect timeout: the caller owns the others.
+
+        Raises `UpstreamFault`: `connect`, `tls`, `reset`; `server` for a redirect (a key must not travel) and for
+        what is no usable HTTP; `request` for an address or header that cannot be sent. Cancelling it closes the
+        connection.
+        """
         ...
 
     async def close(self) -> None:

@@ -9,7 +9,8 @@ import errno
 import re
 import resource
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+import struct
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
@@ -192,13 +193,49 @@ async def refuse(receive: Receive, send: Send, error: GatewayError) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-class Listener:
-    """One ASGI application on one bound socket. All methods belong to the running loop."""
+class Hold:
+    """A hold on the connection of one request, for an emulated upstream that misbehaves. `refuse(seconds)` makes
+    the listener refuse new connections for so long."""
 
-    def __init__(self, app: AsgiApp, sock: socket.socket, *, head_timeout_s: float = HEAD_TIMEOUT_S) -> None:
+    def __init__(self, scope: Scope, connections: Iterable[Any], refuse: Callable[[float], None]) -> None:
+        self._scope = scope
+        self._connections = connections
+        self.refuse = refuse
+
+    def close(self) -> None:
+        """Ends the connection after the bytes already sent, whatever the answer's framing says."""
+        self._transport.close()
+
+    def reset(self) -> None:
+        """Ends the connection with a TCP reset: closing a socket that lingers for no time is one."""
+        transport = self._transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+
+    @property
+    def _transport(self) -> Any:
+        return next(held.transport for held in self._connections if held.cycle and held.cycle.scope is self._scope)
+
+
+class Listener:
+    """One ASGI application on one bound socket. All methods belong to the running loop.
+
+    With `gives_holds` each request's scope has the extension `kimi.connection`, a `Hold`.
+    """
+
+    def __init__(
+        self,
+        app: AsgiApp,
+        sock: socket.socket,
+        *,
+        head_timeout_s: float = HEAD_TIMEOUT_S,
+        gives_holds: bool = False,
+    ) -> None:
         self._sock = sock
+        self._app = app
+        self._reopening: asyncio.TimerHandle | None = None
         self._config = uvicorn.Config(
-            app,
+            self._with_hold if gives_holds else app,
             http=type("Protocol", (BoundedProtocol,), {"head_timeout_s": head_timeout_s}),
             ws="none",
             lifespan="off",
@@ -237,6 +274,31 @@ class Listener:
             await asyncio.sleep(1)
             await self._server.on_tick(0)
 
+    async def _with_hold(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["extensions"] = {"kimi.connection": Hold(scope, self._server.server_state.connections, self.refuse)}
+        await self._app(scope, receive, send)
+
+    def refuse(self, seconds: float) -> None:
+        """New connections are refused for so long. The port stays bound, so that nobody takes it meanwhile."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + seconds
+        if self._reopening is None:
+            address = self._sock.getsockname()
+            self.stop_accepting()
+            self._sock = socket.socket(self._sock.family, socket.SOCK_STREAM)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._sock.setblocking(False)
+            self._sock.bind(address)
+        else:
+            until_s = max(until_s, self._reopening.when())
+            self._reopening.cancel()
+        self._reopening = loop.call_at(until_s, self._reopen)
+
+    def _reopen(self) -> None:
+        self._reopening = None
+        self._sock.listen(_BACKLOG)
+        self._opening = asyncio.create_task(self._server.startup(sockets=[self._sock]), name="listen-again")
+
     def stop_accepting(self) -> None:
         """Closes the listening socket and the idle connections; the others close after their answer."""
         for server in self._server.servers:
@@ -266,6 +328,8 @@ class Listener:
             self._sock.close()
             return
         self._ticker.cancel()
+        if self._reopening is not None:
+            self._reopening.cancel()
         self.stop_accepting()
         state = self._server.server_state
         tasks = list(state.tasks)

@@ -2,21 +2,29 @@
 
 from urllib.parse import parse_qsl
 
-from backends.emulator.chat import Reply, answer_chat, refused
+from backends.emulator.chat import PATH as CHAT_PATH
+from backends.emulator.chat import Reply, answer_chat, exchange_of, nothing, refused, with_fault
 from backends.emulator.config import EmulatorConfig
 from backends.emulator.control import PATHS as CONTROL_PATHS
 from backends.emulator.control import control
 from backends.emulator.errors import Refusal
-from backends.emulator.player import Departure, Receive, Scope, Script, Send, play
+from backends.emulator.player import (
+    CONNECTION_EXTENSION,
+    Connection,
+    Departure,
+    NoConnectionError,
+    Receive,
+    Scope,
+    Send,
+    play,
+)
 from backends.emulator.seen import Seen
-from backends.emulator.service import balance, estimate, model_list, one_model
+from backends.emulator.service import endpoint
 from backends.emulator.state import State
 from backends.emulator.wire import json_script
-from backends.json import JsonObject, encode
+from backends.json import Json, encode
 
 __all__ = ["Emulator", "EmulatorConfig"]
-
-_MODEL_PREFIX = "/v1/models/"
 
 
 class _ClientLeft(Exception):
@@ -48,47 +56,61 @@ class Emulator:
             return
         state = self._state
         key = _bearer(scope)
+        path = scope["path"]
+        if state.profile.prefix and path.startswith(state.profile.prefix + "/"):
+            path = path.removeprefix(state.profile.prefix)
         seen = state.seen.open(
             at_s=state.clock.now_s(),
             method=scope["method"],
-            path=scope["path"],
+            path=path,
             http_version=scope["http_version"],
             headers=scope["headers"],
             key=key,
         )
         try:
             state.seen.received(seen, await _read_body(scope, receive, state))
-            self._admit(key)
             reply = self._service(seen, key)
         except Refusal as refusal:
             reply = refused(state, refusal)
-        await _play(reply, seen, receive, send)
+        connection = (scope.get("extensions") or {}).get(CONNECTION_EXTENSION)
+        await _play(reply, seen, receive, send, connection)
 
-    def _admit(self, key: str) -> None:
+    def _admit(self, key: str, path: str) -> None:
         """Raises `Refusal` (401) for a key that is missing or not one of those configured."""
         accepted = self._state.config.api_keys
-        if accepted and key not in accepted:
+        if accepted and key not in accepted and path not in self._state.profile.open_paths:
             raise self._state.profile.words.wrong_key(key)
 
     def _service(self, seen: Seen, key: str) -> Reply:
         """The reply of the service's own endpoints. Raises `Refusal`."""
         state = self._state
-        match seen.method, seen.path:
-            case ("POST", "/v1/chat/completions"):
-                return answer_chat(state, seen, key)
-            case ("GET", "/v1/models"):
-                return _plain(model_list(state))
-            case ("GET", path) if path.startswith(_MODEL_PREFIX):
-                return _plain(one_model(state, path.removeprefix(_MODEL_PREFIX)))
-            case ("POST", "/v1/tokenizers/estimate-token-count"):
-                return _plain(estimate(state, seen.body))
-            case ("GET", "/v1/users/me/balance"):
-                return _plain(balance(state))
-            case (method, path):
-                return _plain(state.profile.words.unknown_path(method, path), status=404)
+        self._admit(key, seen.path)
+        if (seen.method, seen.path) == ("POST", CHAT_PATH):
+            return answer_chat(state, seen, key)
+        state.requests[seen.path] += 1
+        return with_fault(state, seen, self._small(seen), exchange_of(state, seen.path, key))
+
+    def _small(self, seen: Seen) -> Reply:
+        """The reply of an endpoint other than chat, refusals included."""
+        state, words = self._state, self._state.profile.words
+        found = endpoint(state, seen.path)
+        known = found is not None or seen.path == CHAT_PATH
+        if found is not None and found.method == seen.method:
+            try:
+                return _plain(found.answer(state, seen.body))
+            except Refusal as refusal:
+                return refused(state, refusal)
+        if known and words.wrong_method is not None:
+            allow = (b"allow", (found.method if found is not None else "POST").encode())
+            return Reply(json_script(405, words.wrong_method(), headers=(allow,)), nothing)
+        return _plain(words.unknown_path(seen.method, seen.path), status=404)
 
     async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = self._state
+        if scope["path"] == "/health" and state.profile.bare_health:
+            await send({"type": "http.response.start", "status": 200, "headers": ((b"content-length", b"0"),)})
+            await send({"type": "http.response.body", "body": b""})
+            return
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         status = 200
         try:
@@ -102,13 +124,21 @@ class Emulator:
         await send({"type": "http.response.body", "body": data})
 
 
-async def _play(reply: Reply, seen: Seen, receive: Receive, send: Send) -> None:
-    seen.status = reply.script.status
+async def _play(reply: Reply, seen: Seen, receive: Receive, send: Send, connection: Connection | None) -> None:
+    script = reply.script
+    # What never had a status line has no status.
+    seen.status = script.status if script.steps else 0
     departure = Departure(receive)
     try:
-        await play(reply.script, send=send, departure=departure, settle=reply.settle)
+        await play(script, send=send, departure=departure, settle=reply.settle, connection=connection)
+    except NoConnectionError as err:
+        body = encode({"error": {"message": str(err), "type": "emulator_error"}})
+        headers = ((b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()))
+        await send({"type": "http.response.start", "status": 501, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
     finally:
         seen.finished = True
+        reply.ended()
         await departure.stop()
 
 
@@ -150,6 +180,5 @@ def _header(scope: Scope, name: bytes) -> str:
     return next((str(value, "latin-1") for held, value in scope["headers"] if held == name), "")
 
 
-def _plain(body: JsonObject, *, status: int = 200) -> Reply:
-    script: Script = json_script(status, body)
-    return Reply(script, lambda *_: None)
+def _plain(body: Json, *, status: int = 200) -> Reply:
+    return Reply(json_script(status, body), nothing)

@@ -1,18 +1,21 @@
 """An automatic prefix cache as Moonshot documents it: blocks, a lifetime locked at the first write, free renewal.
+An engine's cache is the same without lifetimes: a block stays until it is the one used longest ago.
 
 Source: platform.kimi.ai/docs/guide/context-caching, as quoted by third parties in September 2026. Chosen here,
 because no text says it: a prompt's last token is always computed, so at most `(prompt - 1) // block` blocks count;
 reading and writing happen when the prompt is taken in, and renewal counts from then.
 """
 
+import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from backends.emulator.invoice import PromptSplit, Ttl
 
-TTL_S: Final[dict[Ttl, float]] = {"5m": 300.0, "1h": 3600.0}
+TTL_S: Final[Mapping[Ttl, float]] = {"5m": 300.0, "1h": 3600.0}
+FOR_EVER_S: Final[Mapping[Ttl, float]] = {"5m": math.inf, "1h": math.inf}
 
 
 @dataclass(slots=True)
@@ -28,9 +31,10 @@ class PrefixCache:
     what remains is always a prefix; for the same reason no block outlives the one before it.
     """
 
-    def __init__(self, *, block_tokens: int, max_blocks: int) -> None:
+    def __init__(self, *, block_tokens: int, max_blocks: int, ttl_s: Mapping[Ttl, float] = TTL_S) -> None:
         self._block_tokens = block_tokens
         self._max_blocks = max_blocks
+        self._ttl_s = ttl_s
         self._blocks: OrderedDict[bytes, _Block] = OrderedDict()
 
     def __len__(self) -> int:
@@ -67,7 +71,7 @@ class PrefixCache:
         """Writes and renews what `look` has just said, each block for the whole lifetime from now."""
         if split.ttl == "":
             return
-        expires_s = now_s + TTL_S[split.ttl]
+        expires_s = now_s + self._ttl_s[split.ttl]
         for digest in reversed(chain[: self.cacheable_blocks(split.total)]):
             self._blocks[digest] = _Block(split.ttl, expires_s)
             self._blocks.move_to_end(digest)

@@ -1,12 +1,15 @@
 """What can be set on an emulator."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 
 from backends.emulator.clock import wall_clock_s
-from backends.emulator.player import FaultHook
-from backends.emulator.profile import Profile, UsagePlace, relaxed
+from backends.emulator.exchange import FaultHook
+from backends.emulator.limits import NO_LIMITS, Limits
+from backends.emulator.profile import Profile, relaxed
 from backends.emulator.profiles import PROFILES
+from backends.emulator.shape import Reports, UsagePlace
 
 
 def _usual_thoughts() -> Mapping[str, int]:
@@ -57,7 +60,26 @@ class EmulatorConfig:
     vary_usage_places: bool = False
     """Each request's seed picks one of the documented places."""
 
+    text_only: bool = False
+    """The model takes no pictures (engines)."""
+    cached_counts: bool = True
+    """Usage tells cached tokens: `--enable-prompt-tokens-details`, `--enable-cache-report` (engines)."""
+    reasoning_parser: bool = True
+    """Thought is told from text; without it the text holds both, with the model's marks, and nothing counts it."""
+    tool_parser: bool = True
+    """Calls are told from text; without it they stay in the text."""
+    leaks_calls: bool | None = None
+    """With `tool_choice: none` the marks of a call get into the text; None: as the dialect does (SGLang)."""
+    comment_interval_s: float | None = None
+    """A comment (unstreamed: white space) when so long nothing went out; 0: none; None: as the dialect does."""
+    byok_share: float | None = None
+    """The share of answers that the operator's own provider key pays for; None: as the dialect does."""
+
+    limits: Limits = NO_LIMITS
+    """What an account may do; each organisation is one account."""
     balance_usd: str = "1000.00"
+    enforce_balance: bool = False
+    """An account without money left is refused."""
     max_body_bytes: int = 104_857_600
     max_invoice_lines: int = 100_000
     max_requests: int = 1_000
@@ -69,9 +91,18 @@ class EmulatorConfig:
     def __post_init__(self) -> None:
         if self.dialect not in PROFILES:
             raise ValueError(f"the emulator speaks {', '.join(PROFILES)}, not {self.dialect!r}")
-        for name in ("pace", "min_duration_s", "first_token_s", "context_tokens", "block_tokens"):
-            if getattr(self, name) < 0:
+        for name in (
+            "pace",
+            "min_duration_s",
+            "first_token_s",
+            "context_tokens",
+            "block_tokens",
+            "comment_interval_s",
+        ):
+            if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} must be zero or more, not {getattr(self, name)}")
+        if not 0 <= (self.byok_share or 0) <= 1:
+            raise ValueError(f"byok_share must be from 0 to 1, not {self.byok_share}")
         for name in (
             "tokens_per_s",
             "prefill_tokens_per_s",
@@ -81,12 +112,29 @@ class EmulatorConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be more than zero, not {getattr(self, name)}")
+        try:
+            Decimal(self.balance_usd)
+        except ArithmeticError as err:
+            raise ValueError(f"balance_usd must be a decimal number, not {self.balance_usd!r}") from err
         missing = sorted(set(PROFILES[self.dialect].efforts) - set(self.thought_tokens))
         if missing:
             raise ValueError(f"thought_tokens must have a length for {', '.join(missing)}")
 
     @property
     def profile(self) -> Profile:
-        """The facts of the dialect, without its rules where the emulator is permissive."""
+        """The facts of the dialect as set up here, without its rules where the emulator is permissive."""
         profile = PROFILES[self.dialect]
+        if self.text_only and profile.check_text_only is not None:
+            profile = replace(profile, checks=(*profile.checks, profile.check_text_only))
+        if self.leaks_calls is not None:
+            profile = replace(profile, leaks_calls=self.leaks_calls)
+        if self.comment_interval_s is not None:
+            profile = replace(profile, comment_interval_s=self.comment_interval_s, comments_at_once=False)
+        if self.byok_share is not None:
+            profile = replace(profile, byok_share=self.byok_share)
         return relaxed(profile) if self.permissive else profile
+
+    @property
+    def reports(self) -> Reports:
+        """The counts that usage holds."""
+        return Reports(cached=self.cached_counts, reasoning=self.reasoning_parser)

@@ -4,10 +4,21 @@ from collections.abc import Mapping
 from decimal import Decimal
 
 from backends.emulator.errors import Refusal, invalid
+from backends.emulator.fault_file import FaultFileError, read_fault_file
+from backends.emulator.faults import FaultPlan
 from backends.emulator.state import State
 from backends.json import JsonError, as_object, decode
 
-PATHS = frozenset({"/health", "/emulator/invoice", "/emulator/requests", "/emulator/clock", "/emulator/reset"})
+PATHS = frozenset(
+    {
+        "/health",
+        "/emulator/invoice",
+        "/emulator/requests",
+        "/emulator/clock",
+        "/emulator/faults",
+        "/emulator/reset",
+    }
+)
 
 
 def control(state: State, method: str, path: str, query: Mapping[str, str], body: bytes) -> dict[str, object]:
@@ -26,11 +37,28 @@ def control(state: State, method: str, path: str, query: Mapping[str, str], body
             return {"now_s": state.clock.now_s()}
         case ("POST", "/emulator/clock"):
             return _advance(state, body)
+        case ("GET", "/emulator/faults"):
+            return {"rules": state.faults.shown() if isinstance(state.faults, FaultPlan) else []}
+        case ("POST", "/emulator/faults"):
+            return _new_faults(state, body)
         case ("POST", "/emulator/reset"):
             state.reset()
             return {"reset": True}
         case _:
             raise Refusal(f"{path} does not take {method}", status=405)
+
+
+def _new_faults(state: State, body: bytes) -> dict[str, object]:
+    """Puts the rules of a fault file in the place of those there are; an empty body takes them away."""
+    try:
+        file = read_fault_file(body.decode())
+    except (FaultFileError, UnicodeDecodeError) as err:
+        raise invalid(f"the body is not a fault file: {err}") from err
+    if file.limits is not None or file.service:
+        raise invalid("only seed and [[faults]] can be changed while it runs; [limits] and [service] cannot")
+    plan = file.plan(state.config.seed)
+    state.faults = plan if file.rules else None
+    return {"rules": plan.shown()}
 
 
 def _advance(state: State, body: bytes) -> dict[str, object]:

@@ -1,17 +1,21 @@
 """What the emulator charges: one line for each answered request, in integer nano-dollars.
 
-A cache write replaces the input price of the tokens written. An answer that the client left is charged with its
-whole prompt and the output generated until then; an error answer is not charged.
+A cache write replaces the input price of the tokens written. An answer that broke off, or that the client left, is
+charged with its whole prompt and the output generated until then; a refusal and an answer that broke before its
+first token are not charged. Where the operator brings a key of its own to a reseller, the line holds what the
+provider charges for that key and the reseller's fee of a twentieth.
 """
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from backends.emulator.prices import Sheet, usd_text
 from backends.json import JsonObject
 
 Ttl = Literal["5m", "1h"]
+FEE_DIVISOR: Final = 20
+"""OpenRouter's share for requests on the operator's own provider key: 5 % (its documentation of BYOK)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Line:
     output: int
     nano: int
     disconnected: bool
+    byok: bool = False
 
     def shown(self) -> JsonObject:
         """The line as `GET /emulator/invoice` gives it."""
@@ -61,6 +66,7 @@ class Line:
             "output": self.output,
             "usd": usd_text(self.nano),
             "disconnected": self.disconnected,
+            "byok": self.byok,
         }
 
 
@@ -73,6 +79,14 @@ def charge_nano(prompt: PromptSplit, output: int, prices: Sheet) -> int:
         + prompt.write_1h * prices.write_1h
         + output * prices.output
     )
+
+
+def fee_nano(charge: int) -> int:
+    """A reseller's fee on a provider's charge. Raises `ValueError` for one that does not divide: exact or not."""
+    fee, rest = divmod(charge, FEE_DIVISOR)
+    if rest:
+        raise ValueError(f"{charge} nano-dollars have no exact fee; the sheet's prices must be multiples of 20")
+    return fee
 
 
 class Invoice:
@@ -91,11 +105,21 @@ class Invoice:
         return self._total_nano
 
     def add(
-        self, *, id: str, model: str, prompt: PromptSplit, output: int, prices: Sheet, disconnected: bool
+        self,
+        *,
+        id: str,
+        model: str,
+        prompt: PromptSplit,
+        output: int,
+        prices: Sheet,
+        disconnected: bool,
+        byok: bool = False,
     ) -> None:
         """Charges one answer."""
         nano = charge_nano(prompt, output, prices)
-        self._lines.append(Line(id, model, prompt, output, nano, disconnected))
+        if byok:
+            nano += fee_nano(nano)
+        self._lines.append(Line(id, model, prompt, output, nano, disconnected, byok))
         self._total_nano += nano
         if len(self._lines) > self._max_lines:
             self._folded_lines += 1

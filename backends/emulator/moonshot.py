@@ -1,11 +1,14 @@
 """api.moonshot.ai: the facts and the words of the Kimi platform's chat API."""
 
 from decimal import Decimal
+from typing import Final
 
 from backends.emulator import contract
 from backends.emulator.errors import Refusal, invalid
 from backends.emulator.prices import sheet
-from backends.emulator.profile import Model, Profile, Words
+from backends.emulator.profile import Model, Profile, Trouble, Words
+from backends.emulator.shape import Shape
+from backends.emulator.thinking import moonshot_thinking
 from backends.json import JsonObject
 
 _RELEASED_S = 1_792_800_000  # 2026-10-24, the day both models were announced
@@ -28,7 +31,7 @@ def _unknown_path(method: str, path: str) -> JsonObject:
     }
 
 
-def _unknown_model(model: str) -> Refusal:
+def _unknown_model(model: str, known: tuple[str, ...]) -> Refusal:
     return Refusal(
         f"Not found the model {model} or Permission denied",
         status=404,
@@ -51,6 +54,73 @@ def _too_long(prompt_tokens: int, limit_tokens: int, window_tokens: int) -> Refu
         f"Your request exceeded model token limit : {window_tokens} (requested: {prompt_tokens + limit_tokens})",
         param="max_completion_tokens",
     )
+
+
+def _trouble(trouble: Trouble) -> Refusal:
+    """The platform's list of errors (platform.kimi.ai/docs/api/errors), with the ids that it puts into them."""
+    who = f"Your account {trouble.account}<{trouble.key}>"
+    match trouble.kind:
+        case "overloaded":
+            text = "The engine is currently overloaded, please try again later"
+            return Refusal(text, status=trouble.status or 429, type="engine_overloaded_error")
+        case "rate":
+            return Refusal(f"{who} {_limit_text(trouble)}", status=429, type="rate_limit_reached_error")
+        case "quota":
+            # The errors page says 429, a help page of the same vendor 403.
+            text = f"{who} is suspended, please check your plan and billing details"
+            return Refusal(text, status=trouble.status or 429, type="exceeded_current_quota_error")
+        case "forbidden":
+            text = "The API you are accessing is not open"
+            return Refusal(text, status=trouble.status or 403, type="permission_denied_error")
+        case "filter":
+            text = "The request was rejected because it was considered high risk"
+            return Refusal(text, status=trouble.status or 400, type="content_filter")
+        case "full":
+            text = "The server is currently unavailable, please try again later"
+            return Refusal(text, status=trouble.status or 503, type="server_unavailable")
+        case "crash":
+            return Refusal("invalid state transition", status=500, type="unexpected_output")
+        case "server":
+            status = trouble.status or 500
+            return Refusal(
+                _SERVER_TEXTS.get(status, "Internal server error"), status=status, type=_type_of(status)
+            )
+
+
+def _limit_text(trouble: Trouble) -> str:
+    match trouble.limit:
+        case "concurrency":
+            reached = f"request reached organization max concurrency: {trouble.most}"
+        case "rpm":
+            reached = f"request reached organization max RPM: {trouble.most}"
+        case name:
+            limit = f"organization {name.upper()} rate limit"
+            return f"request reached {limit}, current: {trouble.current}, limit: {trouble.most}"
+    return f"{reached}, please try again after {trouble.wait_s} seconds"
+
+
+_SERVER_TEXTS: Final = {413: "Request exceeds the maximum size", 503: "The server is currently unavailable"}
+
+
+def _type_of(status: int) -> str:
+    if status == 404:
+        return "resource_not_found_error"
+    if status < 500:
+        return "invalid_request_error"
+    return "server_error" if status == 500 else "server_unavailable"
+
+
+def _list_entry(model: Model, window_tokens: int) -> JsonObject:
+    return {
+        "id": model.id,
+        "object": "model",
+        "created": model.created_s,
+        "owned_by": "moonshot",
+        "context_length": window_tokens,
+        "supports_image_in": True,
+        "supports_video_in": True,
+        "supports_reasoning": True,
+    }
 
 
 _IMAGES = tuple(f"image/{kind}" for kind in ("jpeg", "png", "gif", "webp", "bmp", "heic", "heif"))
@@ -91,21 +161,22 @@ MOONSHOT = Profile(
     ),
     words=Words(
         error_body=_error_body,
+        # Not documented; the AI SDK's provider reads it so.
+        error_event=lambda refusal, head: _error_body(refusal),
         unknown_path=_unknown_path,
         wrong_key=_wrong_key,
         too_large=lambda: Refusal("Request exceeds the maximum size", status=413),
         unknown_model=_unknown_model,
         too_long=_too_long,
+        trouble=_trouble,
+        no_messages=lambda given: invalid("messages must hold at least one message", param="messages"),
+        logprobs_too_many=lambda top, most: invalid(f"top_logprobs must be {most} or less", param="top_logprobs"),
     ),
-    owned_by="moonshot",
-    context_tokens=1_048_576,
+    shape=Shape(),
+    list_entry=_list_entry,
     default_limit_tokens=131_072,
     block_tokens=256,  # probes show multiples of 256; no text states it
-    image_tokens=1_024,  # said of older vision models; unknown for K3.1
-    efforts=("low", "high", "max"),
-    default_effort="max",
-    thought_in=("reasoning_content",),
-    thought_out=("reasoning_content",),
+    read_thinking=moonshot_thinking,
     checks=(
         contract.check_sampling,
         contract.check_roles,
@@ -134,6 +205,7 @@ MOONSHOT = Profile(
     media_types={"image_url": _IMAGES, "video_url": _VIDEOS},
     file_scheme="ms://",
     usage_places=("choice", "extra"),
-    reports_writes=True,
     ttl_headers=True,
+    answer_headers=lambda id: ((b"x-trace-id", id.encode()),),
+    facilities=frozenset({"estimate", "balance"}),
 )

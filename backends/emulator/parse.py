@@ -1,12 +1,13 @@
 """A request body: from JSON to a `ChatRequest`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Literal
 
 from backends.emulator.errors import invalid
 from backends.emulator.invoice import Ttl
 from backends.emulator.parse_messages import parse_messages, parse_tools
+from backends.emulator.profile import Profile
 from backends.emulator.request import (
     SAMPLING,
     ChatRequest,
@@ -19,30 +20,34 @@ from backends.emulator.request import (
 )
 from backends.json import JsonObject
 
-_MAX_TOP_LOGPROBS = 20
 
-
-def parse_request(body: JsonObject, *, thought_fields: Sequence[str], efforts: Sequence[str]) -> ChatRequest:
+def parse_request(body: JsonObject, profile: Profile) -> ChatRequest:
     """The request. Raises `Refusal` naming the first field that cannot be read."""
     stream = flag_field(body, "stream", "stream")
     options = object_field(body, "stream_options", "stream_options") or {}
     tool_choice, chosen_tool = _tool_choice(body)
+    limit_field, limit_tokens = _limit(body, profile)
+    thinking = profile.read_thinking(body)
     return ChatRequest(
         model=text_field(body, "model", "model") or "",
-        messages=parse_messages(body, thought_fields),
+        messages=parse_messages(body, profile),
         tools=parse_tools(body, "tools"),
         tool_choice=tool_choice,
         chosen_tool=chosen_tool,
-        effort=_effort(body, efforts),
-        limit_tokens=_limit(body),
+        effort=thinking.effort,
+        thinks=thinking.on,
+        shows_thought=thinking.shown,
+        limit_tokens=limit_tokens,
+        limit_field=limit_field,
         stop=_stop(body),
         stream=stream,
         include_usage=stream and flag_field(options, "include_usage", "stream_options.include_usage"),
         format=_format(body),
         sampling=_sampling(body),
-        top_logprobs=_top_logprobs(body),
+        top_logprobs=_top_logprobs(body, profile),
         ttl=_ttl(body),
         breakpoint=body.get("prompt_cache_breakpoint") is not None,
+        raw=body,
     )
 
 
@@ -64,21 +69,12 @@ def _tool_choice(body: JsonObject) -> tuple[Literal["auto", "none", "required", 
             )
 
 
-def _effort(body: JsonObject, efforts: Sequence[str]) -> str | None:
-    """The word that decides; `thinking.effort` goes before `reasoning_effort` (the vendor's own verifier)."""
-    word = body.get("reasoning_effort")
-    if word is not None and not isinstance(word, str):
-        raise invalid(f"reasoning_effort must be a string: {', '.join(efforts)}", param="reasoning_effort")
-    thinking = body.get("thinking")
-    if isinstance(thinking, dict) and thinking.get("effort") in efforts:
-        return str(thinking["effort"])
-    return word
-
-
-def _limit(body: JsonObject) -> int | None:
-    newer = count_field(body, "max_completion_tokens", "max_completion_tokens", least=1)
-    older = count_field(body, "max_tokens", "max_tokens", least=1)
-    return older if newer is None else newer
+def _limit(body: JsonObject, profile: Profile) -> tuple[str, int | None]:
+    """The field with the output limit and its value; the newer name wins."""
+    least = profile.least_limit_tokens
+    newer = count_field(body, "max_completion_tokens", "max_completion_tokens", least=least)
+    older = count_field(body, "max_tokens", "max_tokens", least=least)
+    return ("max_tokens", older) if newer is None else ("max_completion_tokens", newer)
 
 
 def _stop(body: JsonObject) -> tuple[str, ...]:
@@ -102,10 +98,11 @@ def _sampling(body: JsonObject) -> Mapping[str, Decimal]:
     return found
 
 
-def _top_logprobs(body: JsonObject) -> int | None:
+def _top_logprobs(body: JsonObject, profile: Profile) -> int | None:
     top = count_field(body, "top_logprobs", "top_logprobs", least=0)
-    if top is not None and top > _MAX_TOP_LOGPROBS:
-        raise invalid(f"top_logprobs must be {_MAX_TOP_LOGPROBS} or less", param="top_logprobs")
+    most = profile.max_top_logprobs
+    if top is not None and top > most:
+        raise profile.words.logprobs_too_many(top, most)
     return (top or 0) if flag_field(body, "logprobs", "logprobs") else None
 
 

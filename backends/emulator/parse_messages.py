@@ -1,8 +1,9 @@
 """Messages and tool declarations: from JSON to values, in any dialect's spelling of the thought."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 from backends.emulator.errors import invalid
+from backends.emulator.profile import Profile
 from backends.emulator.request import (
     Call,
     Media,
@@ -17,12 +18,18 @@ from backends.emulator.request import (
 from backends.json import Json, JsonObject, as_list
 
 
-def parse_messages(body: JsonObject, thought_fields: Sequence[str]) -> tuple[Message, ...]:
+def parse_messages(body: JsonObject, profile: Profile) -> tuple[Message, ...]:
     """All messages in order. Raises `Refusal` naming the first one that cannot be read."""
     values = list_field(body, "messages", "messages")
     if not values:
-        raise invalid("messages must hold at least one message", param="messages")
-    return tuple(_message(value, f"messages[{at}]", thought_fields) for at, value in enumerate(values))
+        raise profile.words.no_messages("messages" in body)
+    messages = [_message(value, f"messages[{at}]", profile) for at, value in enumerate(values)]
+    if not profile.partial_by_message:
+        # Engines know no such field; they continue the last message where the request says so.
+        messages = [replace(message, partial=False) for message in messages]
+        if flag_field(body, "continue_final_message", "continue_final_message"):
+            messages[-1] = replace(messages[-1], partial=True)
+    return tuple(messages)
 
 
 def parse_tools(owner: JsonObject, where: str) -> tuple[Tool, ...]:
@@ -30,7 +37,7 @@ def parse_tools(owner: JsonObject, where: str) -> tuple[Tool, ...]:
     return tuple(_tool(value, f"{where}[{at}]") for at, value in enumerate(list_field(owner, "tools", where)))
 
 
-def _message(value: Json, where: str, thought_fields: Sequence[str]) -> Message:
+def _message(value: Json, where: str, profile: Profile) -> Message:
     if not isinstance(value, dict):
         raise invalid(f"{where} must be an object", param=where)
     role = text_field(value, "role", f"{where}.role")
@@ -41,7 +48,7 @@ def _message(value: Json, where: str, thought_fields: Sequence[str]) -> Message:
         role=role,
         parts=parts,
         name=text_field(value, "name", f"{where}.name") or "",
-        thought=_thought(value, where, thought_fields),
+        thought=_thought(value, where, profile),
         calls=tuple(
             _call(item, f"{where}.tool_calls[{at}]")
             for at, item in enumerate(list_field(value, "tool_calls", f"{where}.tool_calls"))
@@ -54,8 +61,14 @@ def _message(value: Json, where: str, thought_fields: Sequence[str]) -> Message:
     )
 
 
-def _thought(value: JsonObject, where: str, thought_fields: Sequence[str]) -> str | None:
-    for field in thought_fields:
+def _thought(value: JsonObject, where: str, profile: Profile) -> str | None:
+    """The thought of a history message, by the first name that has one; the pieces of a list go before names."""
+    if profile.thought_details_in:
+        pieces = list_field(value, profile.thought_details_in, f"{where}.{profile.thought_details_in}")
+        said = [str(piece.get("text") or "") for piece in pieces if isinstance(piece, dict)]
+        if any(said):
+            return "".join(said)
+    for field in profile.thought_in:
         thought = text_field(value, field, f"{where}.{field}")
         if thought is not None:
             return thought

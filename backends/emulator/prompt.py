@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from backends.emulator.profile import Profile
-from backends.emulator.request import Call, ChatRequest, Media, Message, Part
+from backends.emulator.request import Call, ChatRequest, Media, Message, Part, Tool
 from backends.emulator.tokens import BYTES_PER_TOKEN
 from backends.json import JsonError, decode
 
@@ -59,28 +59,39 @@ def encode_prompt(request: ChatRequest, profile: Profile) -> Prompt:
     """The prompt of a chat request."""
     out: list[bytes] = []
     for tool in request.tools:
-        out += (_OPEN, _name("tool"), _SEP, _piece(_sorted_json.encode(tool.declared)), _END)
+        out += _declared(tool)
     if request.effort in profile.efforts:
         out += (_OPEN, _name("system"), _SEP, _text(f"thinking effort: {request.effort}"), _END)
-    _conversation(out, request.messages, profile)
+    _conversation(out, request.messages, profile, thinks=request.thinks)
     if request.tool_choice in ("required", "none"):
         out += (_OPEN, _name("system"), _SEP, _text(f"tool choice: {request.tool_choice}"), _END)
     if request.format.kind != "text":
         wanted = {"type": request.format.kind, "name": request.format.name, "schema": request.format.schema}
         out += (_OPEN, _name("system"), _SEP, _piece(_sorted_json.encode(wanted)), _END)
-    _opening(out, request.messages[-1], profile)
+    _opening(out, request.messages[-1], profile, thinks=request.thinks)
     return Prompt(b"".join(out))
 
 
-def encode_messages(messages: Sequence[Message], profile: Profile) -> Prompt:
-    """The prompt of messages alone: what the token estimate counts."""
+def encode_messages(messages: Sequence[Message], profile: Profile, tools: Sequence[Tool] = ()) -> Prompt:
+    """The prompt of messages and tools alone: what a token estimate counts."""
     out: list[bytes] = []
-    _conversation(out, messages, profile)
-    _opening(out, messages[-1], profile)
+    for tool in tools:
+        out += _declared(tool)
+    _conversation(out, messages, profile, thinks=True)
+    _opening(out, messages[-1], profile, thinks=True)
     return Prompt(b"".join(out))
 
 
-def _conversation(out: list[bytes], messages: Sequence[Message], profile: Profile) -> None:
+def encode_text(text: str) -> Prompt:
+    """A text alone, without any frame."""
+    return Prompt(_text(text))
+
+
+def _declared(tool: Tool) -> tuple[bytes, ...]:
+    return (_OPEN, _name("tool"), _SEP, _piece(_sorted_json.encode(tool.declared)), _END)
+
+
+def _conversation(out: list[bytes], messages: Sequence[Message], profile: Profile, *, thinks: bool) -> None:
     for message, index in _in_call_order(messages):
         if message.partial and message is messages[-1]:
             continue  # the opening continues it
@@ -88,7 +99,7 @@ def _conversation(out: list[bytes], messages: Sequence[Message], profile: Profil
         if message.name:
             out += (_text(message.name), _SEP)
         if message.role == "assistant":
-            _assistant(out, message, profile)
+            _assistant(out, message, profile, thinks=thinks)
         elif message.role == "tool":
             out += (_text(str(index)), _SEP)
             _contents(out, message.parts, profile)
@@ -99,10 +110,12 @@ def _conversation(out: list[bytes], messages: Sequence[Message], profile: Profil
         out.append(_END)
 
 
-def _assistant(out: list[bytes], message: Message, profile: Profile) -> None:
-    """Thought (always a channel, empty where it is absent or blank), answer, then the calls."""
+def _assistant(out: list[bytes], message: Message, profile: Profile, *, thinks: bool) -> None:
+    """Thought (a channel in any case where the model thinks, empty where it is absent or blank), answer, then the
+    calls."""
     thought = message.thought or ""
-    out += (_OPEN, _name("think"), _SEP, _text(thought if thought.strip() else ""), _CLOSE)
+    if thinks:
+        out += (_OPEN, _name("think"), _SEP, _text(thought if thought.strip() else ""), _CLOSE)
     out += (_OPEN, _name("response"), _SEP)
     _contents(out, message.parts, profile)
     out.append(_CLOSE)
@@ -110,15 +123,19 @@ def _assistant(out: list[bytes], message: Message, profile: Profile) -> None:
         out += (_OPEN, _name("call"), _text(call.name), _text(str(index)), _SEP, _arguments(call), _CLOSE)
 
 
-def _opening(out: list[bytes], last: Message, profile: Profile) -> None:
-    """What the model continues: an open thought, or the open answer of a partial message."""
+def _opening(out: list[bytes], last: Message, profile: Profile, *, thinks: bool) -> None:
+    """What the model continues: an open thought (an open answer where it does not think), or the open answer of a
+    partial message."""
     out += (_OPEN, _name("assistant"), _SEP)
     if last.partial:
         if last.name:
             out += (_text(last.name), _SEP)
         out += (_OPEN, _name("response"), _SEP)
         _contents(out, last.parts, profile)
-    out += (_OPEN, _name("think"), _SEP)
+    if thinks:
+        out += (_OPEN, _name("think"), _SEP)
+    elif not last.partial:
+        out += (_OPEN, _name("response"), _SEP)
 
 
 def _contents(out: list[bytes], parts: Sequence[Part], profile: Profile) -> None:

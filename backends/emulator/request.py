@@ -80,9 +80,11 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A parsed request. `effort` is the word given for it, None where there was none; `limit_tokens` None where
-    none was given; `sampling` holds the given sampling values; `top_logprobs` None where none were asked for;
-    `chosen_tool` is the name in a `specified` tool choice."""
+    """A parsed request. `effort` is the effort that the prompt names, None where it names none; `thinks` is False
+    where thinking is switched off and `shows_thought` where it is only hidden. `limit_tokens` is None where none
+    was given, else `limit_field` says in which field; `sampling` holds the given sampling values; `top_logprobs`
+    None where none were asked for; `chosen_tool` is the name in a `specified` tool choice. `raw` is the whole
+    body, for what only one dialect looks at."""
 
     model: str
     messages: tuple[Message, ...]
@@ -90,7 +92,10 @@ class ChatRequest:
     tool_choice: Literal["auto", "none", "required", "specified"]
     chosen_tool: str
     effort: str | None
+    thinks: bool
+    shows_thought: bool
     limit_tokens: int | None
+    limit_field: str
     stop: tuple[str, ...]
     stream: bool
     include_usage: bool
@@ -99,6 +104,7 @@ class ChatRequest:
     top_logprobs: int | None
     ttl: Ttl
     breakpoint: bool
+    raw: JsonObject
 
     @property
     def all_tools(self) -> tuple[Tool, ...]:

@@ -19,7 +19,8 @@ class Seen:
     """One request and how it was answered; filled in as the answer goes on.
 
     `key_sha256` is the start of the digest of the key that came, empty where none came. `output_tokens` are those
-    generated, `disconnected` says that the client left before the end.
+    generated, `disconnected` says that the client left before the end, `fault` names what the answer was made to
+    suffer.
     """
 
     number: int
@@ -33,6 +34,7 @@ class Seen:
     status: int = 0
     id: str = ""
     effort: str = ""
+    fault: str = ""
     usage: dict[str, int] = field(default_factory=dict)
     output_tokens: int = 0
     disconnected: bool = False

@@ -1,58 +1,31 @@
 """Answers as bytes: the JSON body, or the events of a stream with their pace."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
 
-from backends.emulator.compose import Answer, MadeCall
+from backends.emulator.compose import Answer
 from backends.emulator.invoice import PromptSplit
 from backends.emulator.player import Headers, Script, Step
-from backends.emulator.profile import Profile, UsagePlace
+from backends.emulator.shape import Counts, Envelope, Part, Shape
 from backends.emulator.tokens import count, pieces
 from backends.json import Json, JsonObject, encode
 
-DONE: Final = b"data: [DONE]\n\n"
-_JSON_TYPE: Final = (b"content-type", b"application/json; charset=utf-8")
+_CACHEABLE: Final[frozenset[Part]] = frozenset({"thought", "text", "call"})
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast an answer comes. Seconds are real ones: what pace 0 has made of them. `events_per_write` joins
-    stream events where nothing is waited for."""
+    """How fast an answer comes. Seconds are real ones: what pace 0 has made of them. With `comment_s` more than
+    zero a comment goes out whenever so long nothing else does; `comments_at_once` sends one at the start."""
 
     first_s: float
     token_s: float
     least_s: float
-    events_per_write: int
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """What every chunk and body of one answer says besides its content."""
-
-    id: str
-    model: str
-    created_s: int
-    profile: Profile
-    usage_places: Sequence[UsagePlace]
-    include_usage: bool
-    chunk_tokens: int
-    top_logprobs: int | None
-
-
-def usage_object(prompt: PromptSplit, output: int, profile: Profile) -> JsonObject:
-    """The usage as the service spells it: cached tokens twice, writes only in the details."""
-    details: JsonObject = {"cached_tokens": prompt.cache_read}
-    if profile.reports_writes:
-        details["cache_write_tokens"] = prompt.written
-    return {
-        "prompt_tokens": prompt.total,
-        "completion_tokens": output,
-        "total_tokens": prompt.total + output,
-        "cached_tokens": prompt.cache_read,
-        "prompt_tokens_details": details,
-    }
+    comment: bytes = b": keep-alive\n\n"
+    comment_s: float = 0.0
+    comments_at_once: bool = False
 
 
 def ttl_headers(prompt: PromptSplit) -> Headers:
@@ -64,170 +37,238 @@ def ttl_headers(prompt: PromptSplit) -> Headers:
 
 
 def json_script(
-    status: int, body: JsonObject, *, headers: Headers = (), delay_s: float = 0.0, tokens: int = 0
+    status: int,
+    body: Json,
+    *,
+    headers: Headers = (),
+    delay_s: float = 0.0,
+    tokens: int = 0,
+    json_type: bytes = Shape.json_type,
 ) -> Script:
     """An answer in one piece; nothing goes out before it is complete, not even the status."""
     data = encode(body)
     return Script(
         status=status,
-        headers=(_JSON_TYPE, (b"content-length", str(len(data)).encode()), *headers),
+        headers=((b"content-type", json_type), (b"content-length", str(len(data)).encode()), *headers),
         steps=(Step(data, delay_s, tokens),),
         billed=tokens > 0,
     )
 
 
 def folded_script(
-    envelope: Envelope, answers: Sequence[Answer], usage: JsonObject, *, headers: Headers, pace: Pace
+    shape: Shape, envelope: Envelope, answers: Sequence[Answer], counts: Counts, *, headers: Headers, pace: Pace
 ) -> Script:
-    """The unstreamed answer."""
-    tokens = sum(answer.tokens for answer in answers)
-    body: JsonObject = {
-        "id": envelope.id,
-        "object": "chat.completion",
-        "created": envelope.created_s,
-        "model": envelope.model,
-        "choices": [_choice(envelope, index, answer) for index, answer in enumerate(answers)],
-        "usage": usage,
-    }
-    delay_s = max(pace.least_s, pace.first_s + pace.token_s * tokens)
-    return json_script(200, body, headers=headers, delay_s=delay_s, tokens=tokens)
+    """The unstreamed answer. Where the pace has comments, white space goes before the body in their place."""
+    choices: list[Json] = [
+        shape.choice(envelope, index, answer, _all_logprobs(shape, envelope, answer))
+        for index, answer in enumerate(answers)
+    ]
+    script = json_script(
+        200,
+        shape.body(envelope, choices, counts),
+        headers=headers,
+        delay_s=max(pace.least_s, pace.first_s + pace.token_s * counts.output),
+        tokens=counts.output,
+        json_type=shape.json_type,
+    )
+    if not pace.comments_at_once and not pace.comment_s:
+        return script
+    headers = tuple(header for header in script.headers if header[0] != b"content-length")
+    return replace(script, headers=headers, steps=_with_comments(script.steps, pace, b"\n         "))
 
 
 def streamed_script(
-    envelope: Envelope, answers: Sequence[Answer], usage: JsonObject, *, headers: Headers, pace: Pace
+    shape: Shape, envelope: Envelope, answers: Sequence[Answer], counts: Counts, *, headers: Headers, pace: Pace
 ) -> Script:
-    """The streamed answer: role, thought, then text or calls, the finishing chunk, usage, `[DONE]`."""
-    events: list[tuple[bytes, int]] = []
-    before = 0
-    for index, answer in enumerate(answers):
-        final = index == len(answers) - 1
-        events += _choice_events(envelope, index, answer, before, usage if final else None)
-        before += answer.tokens
-    if envelope.include_usage and "extra" in envelope.usage_places:
-        events.append((_event(_chunk_head(envelope) + b"[]" + b',"usage":' + encode(usage) + b"}"), before))
-    data, tokens = events[-1]
-    events[-1] = (data + DONE, tokens)
+    """The streamed answer: role, thought, then text or calls, the finishing chunk, usage, `[DONE]`; a step for
+    each event."""
+    steps = _Stream(shape, envelope, counts).steps(answers)
     return Script(
         status=200,
-        headers=((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), *headers),
-        steps=_paced(events, pace),
+        headers=(*stream_headers(shape), *headers),
+        steps=_with_comments((*_paced(steps, pace), done_step(counts.output)), pace, pace.comment),
         billed=True,
     )
 
 
-def _paced(events: Sequence[tuple[bytes, int]], pace: Pace) -> tuple[Step, ...]:
-    """Steps with pauses in proportion to their tokens, stretched where the answer has a least duration."""
-    whole_s = pace.first_s + pace.token_s * events[-1][1]
-    stretch_s = max(0.0, pace.least_s - whole_s) / len(events)
-    if whole_s == 0 and stretch_s == 0:
-        size = pace.events_per_write
-        groups = (events[at : at + size] for at in range(0, len(events), size))
-        return tuple(Step(b"".join(data for data, _ in group), 0.0, group[-1][1]) for group in groups)
-    steps: list[Step] = []
-    before = 0
-    for data, tokens in events:
-        first_s = 0.0 if steps else pace.first_s
-        steps.append(Step(data, first_s + stretch_s + pace.token_s * (tokens - before), tokens))
-        before = tokens
-    return tuple(steps)
+def stream_headers(shape: Shape) -> Headers:
+    """The headers of a stream."""
+    return ((b"content-type", shape.stream_type), (b"cache-control", b"no-cache"))
 
 
-def _choice_events(
-    envelope: Envelope, index: int, answer: Answer, before: int, usage: JsonObject | None
-) -> list[tuple[bytes, int]]:
-    """Events of one choice, each with the tokens generated once it is out; `before` counts earlier choices."""
-    head = _event_head(envelope, index)
-    plain = b',"finish_reason":null}]' + (b',"usage":null' if envelope.include_usage else b"") + b"}\n\n"
-    events = [(head + b'{"role":"assistant","content":""}' + plain, before)]
-    at = before
-    for text, tokens in pieces(answer.thought, envelope.chunk_tokens):
-        events.append((head + _thought_delta(envelope.profile, text) + plain, before + tokens))
-        at = before + tokens
-    for text, tokens in pieces(answer.text, envelope.chunk_tokens):
-        logprobs = b"" if envelope.top_logprobs is None else b',"logprobs":' + encode(_logprobs(envelope, text))
-        events.append((head + b'{"content":' + encode(text) + b"}" + logprobs + plain, at + tokens))
-    at += count(answer.text)
-    for number, call in enumerate(answer.calls):
-        events += _call_events(call, number, at, envelope.chunk_tokens, lambda delta: head + delta + plain)
-        at = events[-1][1]
-    events.append((_finish_event(envelope, head, answer, usage), before + answer.tokens))
-    return events
+def done_step(tokens: int) -> Step:
+    """The end mark of a stream; `tokens` is the output generated by then."""
+    return Step(b"data: [DONE]\n\n", 0.0, tokens, "done")
 
 
-def _thought_delta(profile: Profile, text: str) -> bytes:
-    said = encode(text)
-    members = [b'"' + name.encode() + b'":' + said for name in profile.thought_out]
-    return b"{" + b",".join(members) + b"}"
-
-
-def _call_events(
-    call: MadeCall, number: int, before: int, chunk_tokens: int, event: Callable[[bytes], bytes]
-) -> list[tuple[bytes, int]]:
-    """The call's id and name first, then its arguments in pieces."""
-    opening: JsonObject = {
-        "index": number,
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": ""},
-    }
-    at = before + call.frame_tokens
-    events = [(event(encode({"tool_calls": [opening]})), at)]
-    for text, tokens in pieces(call.arguments, chunk_tokens):
-        piece: JsonObject = {"index": number, "function": {"arguments": text}}
-        events.append((event(encode({"tool_calls": [piece]})), at + tokens))
-    return events
-
-
-def _finish_event(envelope: Envelope, head: bytes, answer: Answer, usage: JsonObject | None) -> bytes:
-    said = b"" if usage is None else b',"usage":' + encode(usage)
-    in_choice = said if "choice" in envelope.usage_places else b""
-    on_top = said if "finish" in envelope.usage_places else b""
-    if envelope.include_usage and not on_top:
-        on_top = b',"usage":null'
-    return head + b'{},"finish_reason":"' + answer.finish.encode() + b'"' + in_choice + b"}]" + on_top + b"}\n\n"
-
-
-def _chunk_head(envelope: Envelope) -> bytes:
-    said: JsonObject = {
-        "id": envelope.id,
-        "object": "chat.completion.chunk",
-        "created": envelope.created_s,
-        "model": envelope.model,
-    }
-    return encode(said)[:-1] + b',"choices":'
-
-
-def _event_head(envelope: Envelope, index: int) -> bytes:
-    return b"data: " + _chunk_head(envelope) + b'[{"index":' + str(index).encode() + b',"delta":'
-
-
-def _event(data: bytes) -> bytes:
+def event(data: bytes) -> bytes:
+    """One event of a stream."""
     return b"data: " + data + b"\n\n"
 
 
-def _choice(envelope: Envelope, index: int, answer: Answer) -> JsonObject:
-    message: JsonObject = {"role": "assistant", "content": answer.text}
-    message.update({name: answer.thought for name in envelope.profile.thought_out})
-    if answer.calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answer.calls
-        ]
-    choice: JsonObject = {"index": index, "message": message, "finish_reason": answer.finish}
-    if envelope.top_logprobs is not None:
-        choice["logprobs"] = _logprobs(envelope, answer.text)
-    return choice
+def _paced(steps: Sequence[Step], pace: Pace) -> tuple[Step, ...]:
+    """Steps with pauses in proportion to their tokens, stretched where the answer has a least duration."""
+    whole_s = pace.first_s + pace.token_s * steps[-1].tokens
+    stretch_s = max(0.0, pace.least_s - whole_s) / len(steps)
+    if whole_s == 0 and stretch_s == 0:
+        return tuple(steps)
+    made: list[Step] = []
+    before = 0
+    for step in steps:
+        first_s = 0.0 if made else pace.first_s
+        delay_s = first_s + stretch_s + pace.token_s * (step.tokens - before)
+        made.append(replace(step, delay_s=delay_s))
+        before = step.tokens
+    return tuple(made)
 
 
-def _logprobs(envelope: Envelope, text: str) -> JsonObject:
+def _with_comments(steps: Sequence[Step], pace: Pace, comment: bytes) -> tuple[Step, ...]:
+    """Comments in pauses that are longer than their interval, and one at the start where there always is one."""
+    made: list[Step] = [Step(comment, part="comment")] if pace.comments_at_once else []
+    before = 0
+    for step in steps:
+        left_s = step.delay_s
+        while 0 < pace.comment_s < left_s:
+            made.append(Step(comment, pace.comment_s, before, "comment"))
+            left_s -= pace.comment_s
+        made.append(replace(step, delay_s=left_s))
+        before = step.tokens
+    return tuple(made)
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    """A delta, the choice's tokens once it is out, and its text."""
+
+    part: Part
+    data: JsonObject
+    tokens: int
+    said: str = ""
+
+
+class _Stream:
+    """The events of one stream."""
+
+    def __init__(self, shape: Shape, envelope: Envelope, counts: Counts) -> None:
+        self._shape = shape
+        self._envelope = envelope
+        self._counts = counts
+        self._head = encode(shape.head(envelope, "chat.completion.chunk"))[:-1] + b',"choices":'
+        self._tails: dict[Part, bytes] = {}
+        self._before = 0  # tokens of earlier choices
+        self._thought_before = 0
+
+    def steps(self, answers: Sequence[Answer]) -> list[Step]:
+        """All events; the first word of each choice is its role."""
+        made: list[Step] = []
+        for index, answer in enumerate(answers):
+            made += self._choice(index, answer, final=index == len(answers) - 1)
+            self._before += answer.tokens
+            self._thought_before += answer.thought_tokens
+        if self._ends_with_usage:
+            usage = self._shape.usage(self._counts, self._envelope.reports, streamed=True)
+            more = self._shape.chunk_fields(self._envelope, "usage", last=True, usage=None)
+            data = self._head + b"[]," + encode({**more, "usage": usage})[1:]
+            made.append(Step(event(data), 0.0, self._before, "usage"))
+        return made
+
+    @property
+    def _ends_with_usage(self) -> bool:
+        wanted = self._envelope.include_usage or self._shape.always_reports
+        return wanted and "extra" in self._envelope.usage_places
+
+    def _choice(self, index: int, answer: Answer, *, final: bool) -> list[Step]:
+        shape = self._shape
+        head = b"data: " + self._head + b'[{"index":%d,"delta":' % index
+        deltas = self._deltas(answer)
+        end = _Delta("finish", shape.finish_delta(), answer.tokens)
+        if shape.ends_with_last_piece and answer.finish == "length" and deltas[-1].said:
+            end = replace(deltas.pop(), part="finish")
+        made = [self._step(head, delta, answer) for delta in deltas]
+        made.append(Step(self._finish(head, end, answer, final), 0.0, self._before + answer.tokens, "finish"))
+        return made
+
+    def _deltas(self, answer: Answer) -> list[_Delta]:
+        shape, each = self._shape, self._envelope.chunk_tokens
+        made = [_Delta("role", shape.role_delta(), 0)]
+        if self._envelope.shows_thought:
+            for text, tokens in pieces(answer.thought, each):
+                made.append(_Delta("thought", shape.thought_delta(text), tokens, text))
+        at = answer.thought_tokens
+        for text, tokens in pieces(answer.text, each):
+            made.append(_Delta("text", shape.text_delta(text), at + tokens, text))
+        at += count(answer.text)
+        for number, call in enumerate(answer.calls):
+            for delta, tokens in shape.call_deltas(call, number, each):
+                made.append(_Delta("call", delta, at + tokens))
+            at += call.tokens
+        return made
+
+    def _step(self, head: bytes, delta: _Delta, answer: Answer) -> Step:
+        """One unfinished chunk."""
+        part = delta.part
+        at = self._before + min(delta.tokens, answer.tokens)
+        logprobs = self._logprobs(delta)
+        if logprobs is None and not self._envelope.continuous_usage and part in _CACHEABLE:
+            tail = self._tails.get(part)
+            if tail is None:
+                tail = self._tails[part] = self._tail(part, answer, None, None)
+        else:
+            tail = self._tail(part, answer, logprobs, self._usage_at(at, answer))
+        return Step(head + encode(delta.data) + tail, 0.0, at, part)
+
+    def _finish(self, head: bytes, delta: _Delta, answer: Answer, final: bool) -> bytes:
+        """The finishing chunk, with the usage where it stands there (in the last choice's alone)."""
+        shape, envelope = self._shape, self._envelope
+        fields = shape.choice_fields("finish", answer.finish, answer, self._logprobs(delta))
+        last = final and not self._ends_with_usage
+        at = self._usage_at(self._before + answer.tokens, answer)
+        more = shape.chunk_fields(envelope, "finish", last=last, usage=at)
+        if final and {"choice", "finish"} & set(envelope.usage_places):
+            usage = shape.usage(self._counts, envelope.reports, streamed=True)
+            if "choice" in envelope.usage_places:
+                fields = {**fields, "usage": usage}
+            if "finish" in envelope.usage_places:
+                more = {**more, "usage": usage}
+        return head + encode(delta.data) + _closing(fields, more)
+
+    def _tail(self, part: Part, answer: Answer, logprobs: JsonObject | None, usage: JsonObject | None) -> bytes:
+        fields = self._shape.choice_fields(part, None, answer, logprobs)
+        return _closing(fields, self._shape.chunk_fields(self._envelope, part, last=False, usage=usage))
+
+    def _usage_at(self, tokens: int, answer: Answer) -> JsonObject | None:
+        """The usage so far, where the request wants it on every chunk."""
+        if not self._envelope.continuous_usage:
+            return None
+        thought = self._thought_before + min(tokens - self._before, answer.thought_tokens)
+        counts = replace(self._counts, output=tokens, thought=thought)
+        return self._shape.running_usage(counts, self._envelope.reports)
+
+    def _logprobs(self, delta: _Delta) -> JsonObject | None:
+        if self._envelope.top_logprobs is None or not delta.said:
+            return None
+        told = "content" in delta.data or self._shape.logprobs_of_thought
+        return _logprobs(self._envelope.top_logprobs, delta.said) if told else None
+
+
+def _closing(fields: JsonObject, more: JsonObject) -> bytes:
+    """From the delta to the end of the event."""
+    return b"," + encode(fields)[1:-1] + b"}]" + (b"," + encode(more)[1:] if more else b"}") + b"\n\n"
+
+
+def _all_logprobs(shape: Shape, envelope: Envelope, answer: Answer) -> JsonObject | None:
+    if envelope.top_logprobs is None:
+        return None
+    said = answer.thought + answer.text if shape.logprobs_of_thought else answer.text
+    return _logprobs(envelope.top_logprobs, said)
+
+
+def _logprobs(top: int, text: str) -> JsonObject:
     """Made-up log probabilities with exact digits, one a token of the text."""
     content: list[Json] = []
     for token, _ in pieces(text, 1):
         data = list(token.encode("utf-8", "surrogatepass"))
         chance = -Decimal(1 + sum(data) % 997).scaleb(-4)
-        likely: list[Json] = [
-            {"token": token, "logprob": chance - rank, "bytes": [*data]}
-            for rank in range(envelope.top_logprobs or 0)
-        ]
+        likely: list[Json] = [{"token": token, "logprob": chance - rank, "bytes": [*data]} for rank in range(top)]
         content.append({"token": token, "logprob": chance, "bytes": [*data], "top_logprobs": likely})
     return {"content": content}

@@ -72,10 +72,12 @@ class Wishes:
     text_tokens: int | None = None
 
 
-def read_wishes(request: ChatRequest, dice: Dice) -> Wishes:
-    """What the request makes the emulator do. Raises `Refusal` for a directive that cannot be followed."""
+def read_wishes(request: ChatRequest, dice: Dice, *, though_forbidden: bool = False) -> Wishes:
+    """What the request makes the emulator do; `though_forbidden` gives the calls that it would make if
+    `tool_choice` were not `none`. Raises `Refusal` for a directive that cannot be followed."""
     directive = _directive(request)
-    calls = _wanted_calls(request, directive, dice)
+    forbidden = request.tool_choice == "none" and not though_forbidden
+    calls = () if forbidden else _wanted_calls(request, directive, dice)
     return Wishes(
         calls=calls,
         thought_tokens=_length(directive, "thought_tokens"),
@@ -119,8 +121,6 @@ def _length(directive: JsonObject, key: str) -> int | None:
 
 
 def _wanted_calls(request: ChatRequest, directive: JsonObject, dice: Dice) -> tuple[WantedCall, ...]:
-    if request.tool_choice == "none":
-        return ()
     if "call" in directive:
         return tuple(_directed(item, request.all_tools) for item in as_list(directive["call"]))
     tools = [tool for tool in request.all_tools if tool.kind == "function"]
