@@ -93,14 +93,23 @@ def _bad_gateway(fault: Fault) -> GatewayError:
     return UpstreamError(fault.message, code="bad_gateway", headers=_headers(fault, retry="false"))
 
 
+def _unreachable(fault: Fault) -> GatewayError:
+    """The address stays with the operator: in the log and in the row's attempts."""
+    return UpstreamError(
+        "the upstream could not be reached; the gateway's log and `kimi-gateway check` say why",
+        code="bad_gateway",
+        headers={"x-should-retry": "false"},
+    )
+
+
 def _overload(fault: Fault) -> GatewayError:
     """An overload that came as 429 stays one; a 503 of an engine's full queue is a bad gateway to the client."""
     return _limited(fault) if fault.status == 429 else _bad_gateway(fault)
 
 
 _TABLE = {
-    FaultKind.CONNECT: _bad_gateway,
-    FaultKind.TLS: _bad_gateway,
+    FaultKind.CONNECT: _unreachable,
+    FaultKind.TLS: _unreachable,
     FaultKind.TIMEOUT: _timeout,
     FaultKind.RESET: _bad_gateway,
     FaultKind.SERVER: _bad_gateway,

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx2
 import uvloop
 
 from backends.emulator.app import Emulator, EmulatorConfig
@@ -23,8 +22,8 @@ _LONGEST_S = 10.0
 
 @dataclass(slots=True)
 class Heard:
-    """What came over one connection: the writes with their moments in seconds, and how it ended: `closed`, `reset`,
-    `refused`, or `open` where nothing more came for as long as one listened."""
+    """What came over one connection: the writes with their moments in seconds, and how it ended: `closed`,
+    `reset`, `refused`, or `open` where nothing more came for as long as one listened."""
 
     writes: list[tuple[float, bytes]] = field(default_factory=list)
     end: str = "closed"
@@ -131,12 +130,21 @@ class Upstream:
                 heard.end = "reset"
         return heard
 
-    def control(self, path: str, **post: Any) -> Any:
-        """A control endpoint's answer; a POST where there is something to send."""
-        with httpx2.Client(base_url=self.url, timeout=_LONGEST_S) as client:
-            answer = client.post(path, **post) if post else client.get(path)
-            assert answer.status_code == 200, answer.text
-            return answer.json()
+    def get(self, path: str) -> Heard:
+        """The answer to a GET."""
+        return self.send(b"", method="GET", path=path, listen_s=_LONGEST_S)
+
+    def control(self, path: str, post: str | None = None) -> Any:
+        """A control endpoint's answer; a POST where there is something to send. Waits for a port that refuses."""
+        method = "GET" if post is None else "POST"
+        deadline_s = time.monotonic() + _LONGEST_S
+        while True:
+            heard = self.send((post or "").encode(), method=method, path=path, listen_s=_LONGEST_S)
+            if heard.end != "refused" or time.monotonic() > deadline_s:
+                break
+            time.sleep(0.01)
+        assert heard.status == 200, heard.raw
+        return heard.json
 
     def lines(self) -> list[Any]:
         """The invoice's lines."""

@@ -94,9 +94,11 @@ def test_a_refused_connection_is_a_502_with_a_row_that_owes_nothing() -> None:
         made.upstreams["moonshot"].add()
         heard = made.ask({**ASK, "stream": False}, target="moonshot", headers={"x-kimi-target": "dead"})
         assert (heard.status, heard.error["type"], heard.error["code"]) == (502, "upstream_error", "bad_gateway")
+        assert str(port) not in heard.error["message"]
         row = made.row(heard)
         assert (row["status"], row["cost_usd"], row["prompt_tokens"]) == ("error", "0", None)
         assert row["attempt_log"][0]["fault"] == "connect"
+        assert str(port) in row["attempt_log"][0]["message"]
 
 
 def _target(name: str, port: int) -> str:
