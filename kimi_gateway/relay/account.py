@@ -7,7 +7,7 @@ from kimi_gateway.core.plan import tier_of
 from kimi_gateway.errors import GatewayError
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.request import Option, Prepared
-from kimi_gateway.relay.settle import Estimated, PriceTag, Used, book, measured_use, price_tag, seller_of
+from kimi_gateway.relay.settle import Estimated, PriceTag, Used, book, doubts, measured_use, price_tag, seller_of
 from kimi_gateway.relay.tally import Tally
 from pricing.estimate import estimate_tokens
 from pricing.ledger.row import AttemptRecord, LedgerRow, Status
@@ -173,14 +173,15 @@ class Account:
         if tally.usage is not None:
             self.row.raw_usage = tally.usage
             measured = measured_use(tally.usage, self._option.dialect, tally.headers, prepared.ttl)
-            self._used = measured if measured.is_complete else self._estimate()
+            wrong = doubts(measured, tally.delivered_bytes)
+            self._used = self._estimate(wrong) if wrong else measured
         elif self._was_answered():
             self._used = self._estimate()
         book(self.row, self._used, self._tag())
 
-    def _estimate(self) -> Estimated:
+    def _estimate(self, anomaly: tuple[str, ...] = ()) -> Estimated:
         """What must have been used, from what was sent and delivered."""
-        return Estimated(self._prepared.prompt_estimate, estimate_tokens(self.tally.delivered_bytes))
+        return Estimated(self._prepared.prompt_estimate, estimate_tokens(self.tally.delivered_bytes), anomaly)
 
     def _was_answered(self) -> bool:
         """A model worked on it: content came, or the answer had begun when the client left."""

@@ -3,7 +3,7 @@
 Pure: the exchange hands in what it saw, this module prices it. The rate is that of the model that answered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
@@ -35,6 +35,7 @@ class Estimated:
 
     prompt: Estimate
     output: Estimate
+    anomaly: tuple[str, ...] = ()  # what was wrong with the report that there was
 
 
 Used: TypeAlias = Measured | Estimated
@@ -66,6 +67,18 @@ def seller_of(dialect: Dialect, base_url_host: str) -> str:
     return dialect.seller
 
 
+def doubts(measured: Measured, delivered_bytes: int) -> tuple[str, ...]:
+    """What makes a report unfit to bill by, by name; empty for one that can be true.
+
+    A report without a prompt, or with no output although text came, claims that something was free.
+    """
+    if not measured.is_complete:
+        return measured.anomaly or ("usage_incomplete",)
+    if not measured.prompt_tokens or (delivered_bytes and not measured.completion_tokens):
+        return (*measured.anomaly, "usage_zero")
+    return ()
+
+
 def measured_use(raw: JsonObject, dialect: Dialect, headers: Mapping[str, str], ttl: str) -> Measured:
     """What the upstream reported."""
     return read_usage(raw, dialect=dialect, headers=headers, ttl=ttl)
@@ -83,6 +96,7 @@ def book(row: LedgerRow, used: Used | None, tag: PriceTag) -> None:
         _book_measured(row, used, cost)
         return
     row.estimated, row.prompt_tokens, row.completion_tokens = True, used.prompt.tokens, used.output.tokens
+    _note(row, used.anomaly)
     if tag.rates is None:
         _book_cost(row, None)
         return
@@ -100,7 +114,7 @@ def _book_cost(row: LedgerRow, cost: Cost | None) -> None:
 
 def _book_measured(row: LedgerRow, measured: Measured, cost: Cost | None) -> None:
     usage = measured.usage
-    anomalies = [*filter(None, row.anomaly.split(",")), *measured.anomaly]
+    anomalies = list(measured.anomaly)
     row.estimated, row.estimate_bound_nano, row.assumed = False, None, measured.assumed
     row.prompt_tokens, row.completion_tokens = measured.prompt_tokens, measured.completion_tokens
     row.cached_tokens, row.reasoning_tokens = usage.cache_read, usage.reasoning
@@ -114,4 +128,9 @@ def _book_measured(row: LedgerRow, measured: Measured, cost: Cost | None) -> Non
             anomalies.append("cost_below_nano")
         row.cost_nano, row.cost_source = int(whole), "upstream"
         row.table_cost_nano = cost.nano if cost is not None else None
-    row.anomaly = ",".join(dict.fromkeys(anomalies))
+    _note(row, anomalies)
+
+
+def _note(row: LedgerRow, anomalies: Iterable[str]) -> None:
+    """Adds the names that the row does not have yet."""
+    row.anomaly = ",".join(dict.fromkeys((*filter(None, row.anomaly.split(",")), *anomalies)))
