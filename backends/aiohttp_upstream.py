@@ -310,8 +310,9 @@ class AiohttpUpstream:
 
 def _plain_headers(response: aiohttp.ClientResponse) -> dict[str, str]:
     fields: dict[str, str] = {}
-    for name, value in response.headers.items():
+    for name, raw in response.headers.items():
         key = name.lower()
+        value = raw.encode("utf-8", "replace").decode()  # bytes that are no UTF-8 came as lone surrogates
         fields[key] = f"{fields[key]}, {value}" if key in fields else value
     fields.pop("set-cookie", None)
     if fields.get("content-encoding", "").lower() in _DECODED:

@@ -27,11 +27,19 @@ def decode(data: bytes | bytearray | memoryview) -> Json:
         return cast(Json, _decoder.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise JsonError(str(err)) from err
+    except ArithmeticError as err:  # 1e9999999999999999999 is JSON, and no number to Decimal
+        raise JsonError("a number is out of range") from err
 
 
 def encode(value: object) -> bytes:
-    """Compact JSON in UTF-8; `msgspec.Raw` parts are spliced in as they are, `Decimal` as number."""
-    return _encoder.encode(value)
+    """Compact JSON in UTF-8; `msgspec.Raw` parts are spliced in as they are, `Decimal` as number.
+
+    Raises `JsonError` for a value nested so deeply that it could be read but not written.
+    """
+    try:
+        return _encoder.encode(value)
+    except RecursionError as err:
+        raise JsonError("a value is nested too deeply") from err
 
 
 def as_object(value: Json) -> JsonObject | None:

@@ -18,8 +18,10 @@ WRITE_5M_HEADER: Final = "msh-usage-cache-write-tokens-5m"
 WRITE_1H_HEADER: Final = "msh-usage-cache-write-tokens-1h"
 """Moonshot's split of `cache_write_tokens` by TTL, the only one there is (seen in mixaill76/auto_ai_router)."""
 
-_LARGEST_COUNT: Final = 2**53
-"""Above it a JSON number is no longer one to every reader: no count of tokens comes near."""
+_LARGEST_COUNT: Final = 2**32
+"""Four thousand windows full: no count of tokens comes near, and its price fits into 64 bits of nano-dollars."""
+_LARGEST_USD: Final = 1_000_000
+"""No answer costs as much; what says so is no amount of money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ def _money(report: _Report, name: str, value: Json) -> Decimal | None:
         return None
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         amount = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
-        if amount.is_finite() and amount >= 0:
+        if amount.is_finite() and 0 <= amount <= _LARGEST_USD:
             return amount
     report.note(f"{name}_invalid")
     return None

@@ -205,15 +205,19 @@ def spliced(
         if keeps_details and item.thought.details is not None:
             members["reasoning_details"] = item.thought.details
     for index, members in changes.items():
+        out[index] = _with_members(messages[index], heads[index], members)
         raw = {name: Raw(value) for name, value in members.items()}
-        out[index] = _with_members(messages[index], raw)
         out_heads[index] = msgspec.structs.replace(heads[index], **raw)
     return out, out_heads
 
 
-def _with_members(message: Raw, members: dict[str, Raw]) -> Raw:
-    """The object with these members: at its end, or in the place of one that is there."""
-    return Raw(encode({**_members.decode(message), **members}))
+def _with_members(message: Raw, head: MessageHead, members: dict[str, bytes]) -> Raw:
+    """The object with these members: at its end, or in the place of one that is there (null or empty)."""
+    if any(isinstance(getattr(head, name), Raw) for name in members):
+        return Raw(encode({**_members.decode(message), **{name: Raw(value) for name, value in members.items()}}))
+    added = b"".join([b',"%b":%b' % (name.encode(), value) for name, value in members.items()])
+    # The slice of an object ends with its brace, and one with a role is not empty.
+    return Raw(b"".join((memoryview(message)[:-1], added, b"}")))
 
 
 def has_thought(head: MessageHead) -> bool:

@@ -7,6 +7,7 @@ A wrong type in a field we read is a 400 that names it; about other fields the v
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -146,7 +147,9 @@ _KINDS: Final = {bool: "true or false", str: "a string", dict: "an object", list
 
 
 def _wrong(name: str, value: Json, wanted: str, remedy: str = "") -> InvalidRequest:
-    shown = type(value).__name__ if isinstance(value, dict | list | str) and len(str(value)) > 40 else repr(value)
+    shown = str(value) if isinstance(value, Decimal) else repr(value)
+    if len(shown) > 60:
+        shown = f"{shown[:40]}…"
     return InvalidRequest(
         f"{name} must be {wanted}, not {shown}" + (f"; {remedy}" if remedy else ""),
         code="invalid_type",

@@ -7,7 +7,17 @@ from kimi_gateway.core.plan import tier_of
 from kimi_gateway.errors import GatewayError
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.request import Option, Prepared
-from kimi_gateway.relay.settle import Estimated, PriceTag, Used, book, doubts, measured_use, price_tag, seller_of
+from kimi_gateway.relay.settle import (
+    Estimated,
+    PriceTag,
+    Used,
+    book,
+    book_unknown,
+    doubts,
+    measured_use,
+    price_tag,
+    seller_of,
+)
 from kimi_gateway.relay.tally import Tally
 from pricing.estimate import estimate_tokens
 from pricing.ledger.row import AttemptRecord, LedgerRow, Status
@@ -15,6 +25,10 @@ from pricing.money import usd, usd_text
 
 _MAYBE_BILLED = frozenset({FaultKind.TIMEOUT, FaultKind.RESET, FaultKind.INCOMPLETE})
 """Faults after the request was sent: the upstream may have charged for it."""
+
+
+_MODEL_CHARACTERS = 200
+"""As much of a name that an upstream gives itself as is kept."""
 
 
 class Account:
@@ -83,6 +97,7 @@ class Account:
     def answered_by(self, upstream_model: str) -> str:
         """The public name of the model that answers; noted in the row, an unasked one as an anomaly."""
         row, models = self.row, self._option.target.models
+        upstream_model = upstream_model[:_MODEL_CHARACTERS]
         row.upstream_model = upstream_model
         if upstream_model == self._option.upstream_model or upstream_model == row.model:
             return row.model
@@ -168,7 +183,15 @@ class Account:
         return self.row.status not in ("ok", "open")
 
     def _note_use(self) -> None:
-        """Usage and money as known now: the last report, else an estimate of what was delivered."""
+        """Usage and money as known now. Whatever an upstream reports, the row is booked: at worst unpriced."""
+        try:
+            self._measure()
+        except (ArithmeticError, ValueError) as err:
+            self._used = None
+            book_unknown(self.row, type(err).__name__)
+
+    def _measure(self) -> None:
+        """The last report, else an estimate of what was delivered."""
         prepared, tally = self._prepared, self.tally
         if tally.usage is not None:
             self.row.raw_usage = tally.usage

@@ -1,8 +1,9 @@
 """The client's side of one request, over ASGI: body in, head and body out, and whether it is still there."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Final
 
 from kimi_gateway.errors import GatewayError, InvalidRequest, TooLarge, UnsupportedMedia
 
@@ -10,6 +11,11 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+
+_PIECE_BYTES: Final = 256 * 1024
+_VALUE_CHARACTERS: Final = 4096  # x-kimi-plan is the longest
+_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 class ClientGone(Exception):
@@ -152,6 +158,12 @@ class Client:
         """Sends the last body bytes."""
         await self._out({"type": "http.response.body", "body": data, "more_body": False})
 
+    async def finish_slowly(self, data: bytes) -> None:
+        """Sends the rest of a large body piece by piece, so that a client which takes nothing is noticed."""
+        for start in range(0, len(data), _PIECE_BYTES):
+            await self.write(data[start : start + _PIECE_BYTES])
+        await self.finish()
+
     async def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Sends a whole JSON answer."""
         pairs = [
@@ -160,7 +172,10 @@ class Client:
             *encoded(headers),
         ]
         await self.start(status, pairs)
-        await self.finish(body)
+        if len(body) > _PIECE_BYTES:
+            await self.finish_slowly(body)
+        else:
+            await self.finish(body)
 
     async def refuse(self, error: GatewayError, headers: Mapping[str, str]) -> None:
         """Sends an error as a whole answer."""
@@ -171,12 +186,22 @@ class Client:
             async with asyncio.timeout(self._stall_timeout_s):
                 await self._send(message)
         except TimeoutError as err:
+            self._abort()
             raise ClientStalled from err
+
+    def _abort(self) -> None:
+        """Ends the connection: closing it would wait for a flush that this client never allows."""
+        abort = (self.scope.get("extensions") or {}).get("kimi.abort")
+        if abort is not None:
+            abort()
 
 
 def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Header pairs as ASGI wants them."""
-    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    """Header pairs as ASGI wants them; what an upstream said of itself is kept to printable ASCII and bounded."""
+    return [
+        (name.encode("latin-1"), _UNPRINTABLE.sub("?", value)[:_VALUE_CHARACTERS].encode("latin-1"))
+        for name, value in headers.items()
+    ]
 
 
 def _too_large(max_bytes: int) -> TooLarge:

@@ -14,8 +14,8 @@ from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.exchange import Exchange
 from kimi_gateway.relay.request import Option, Prepared, prepare
 from kimi_gateway.relay.sinks import FoldSink, StreamSink
+from kimi_gateway.relay.upload import Upload
 from pricing.ledger.row import LedgerRow
-from pricing.money import usd_text
 
 _ADJUSTED_SHOWN: Final = 20
 
@@ -40,7 +40,7 @@ class ChatEndpoint:
             policy = ctx.authenticate(scope).policy
             key = policy.name
             client.check_media()
-            body = await client.read_body(max_bytes=ctx.settings.server.max_body_bytes, budget=ctx.buffers)
+            body = await Upload(ctx, client).read()
             held_bytes = len(body)
             prepared = prepare(body, client, policy, ctx.settings, ctx.dialects)
             del body
@@ -115,7 +115,7 @@ def _exchange(ctx: Context, prepared: Prepared, option: Option, account: Account
 
 
 def head_headers(row: LedgerRow, attempts: int) -> Mapping[str, str]:
-    """The response headers as known when the head leaves. The cost is known only where the answer is folded."""
+    """The response headers as known when the head leaves; a folded answer adds its cost."""
     headers = {
         "x-kimi-request-id": row.request_id,
         "x-request-id": row.request_id,
@@ -129,8 +129,6 @@ def head_headers(row: LedgerRow, attempts: int) -> Mapping[str, str]:
         headers["x-kimi-adjusted"] = adjusted_header(row.adjusted)
     if row.thinking:
         headers["x-kimi-thinking"] = row.thinking
-    if not row.stream and row.status == "ok" and row.cost_nano is not None:
-        headers["x-kimi-cost-usd"] = usd_text(row.cost_nano)
     return headers
 
 

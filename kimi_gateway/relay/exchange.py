@@ -11,6 +11,7 @@ from typing import Protocol
 
 from backends.faults import Fault, FaultKind, fault_from_response
 from backends.fold import as_chunks
+from backends.json import JsonError
 from backends.ports import Reply, UpstreamFault
 from backends.reader import Chunk, ChunkReader, Done, Failed, Item, read_complete
 from kimi_gateway.core.retry import Standing, next_step
@@ -19,7 +20,7 @@ from kimi_gateway.errors import GatewayError, ShuttingDown
 from kimi_gateway.relay.account import Account
 from kimi_gateway.relay.client import Client, ClientStalled
 from kimi_gateway.relay.context import Context
-from kimi_gateway.relay.faults import error_for
+from kimi_gateway.relay.faults import error_for, without_secret
 from kimi_gateway.relay.pace import Limits, Pace, keepalives
 from kimi_gateway.relay.request import Option, Prepared
 from kimi_gateway.relay.sinks import FoldSink, Sink
@@ -28,6 +29,7 @@ from pricing.ledger.row import Status
 _ERROR_BODY_BYTES = 256 * 1024
 _WHOLE_BODY_BYTES = 256 * 1024 * 1024
 _TAIL_WAIT_S = 0.05
+_QUICK_BYTES = 256 * 1024  # an end that the kernel takes at once, as good as always
 
 
 class _AnswerSink(Sink, Protocol):
@@ -144,10 +146,11 @@ class Exchange:
                 await self._attempt()
                 return
             except UpstreamFault as failure:
-                self._account.failed(failure.fault)
-                self._ctx.metrics.fault(self._option.target.name, failure.fault.kind)
-                if not await self._follows(failure.fault):
-                    raise
+                fault = without_secret(failure.fault, self._option.target.api_key)
+                self._account.failed(fault)
+                self._ctx.metrics.fault(self._option.target.name, fault.kind)
+                if not await self._follows(fault):
+                    raise UpstreamFault(fault) from None
 
     async def _follows(self, fault: Fault) -> bool:
         """Prepares the attempt that follows a fault, after its pause; false where none may."""
@@ -201,10 +204,20 @@ class Exchange:
             await self._whole(reply)
         else:
             await self._stream(reply)
-        wire, meta = self._account.close_measured()
-        self._account.settle("ok")
-        await self._sink.end(wire, meta)
+        data = self._closing()
+        if len(data) <= _QUICK_BYTES:
+            self._account.settle("ok")
+            await self._sink.end(data)
+        else:
+            await self._sink.end(data)  # a client may stall over it, and then its row says so
+            self._account.settle("ok")
         await self._let_go(reply)
+
+    def _closing(self) -> bytes:
+        try:
+            return self._sink.closing(*self._account.close_measured())
+        except JsonError as err:
+            raise UpstreamFault(Fault(FaultKind.SERVER, f"the answer cannot be passed on: {err}")) from err
 
     async def _opened(self) -> Reply:
         """The upstream's head, with keep-alives to the client while it takes its time."""
@@ -266,7 +279,10 @@ class Exchange:
         """Handles decoded items; true at the upstream's end mark."""
         for item in items:
             if isinstance(item, Chunk):
-                await self._chunk(item)
+                try:
+                    await self._chunk(item)
+                except JsonError as err:
+                    raise UpstreamFault(Fault(FaultKind.SERVER, f"an event cannot be passed on: {err}")) from err
             elif isinstance(item, Failed):
                 raise UpstreamFault(item.fault)
             elif isinstance(item, Done):
@@ -304,13 +320,13 @@ class Exchange:
         model = answer.get("model")
         if isinstance(model, str):
             self._sink.answers_as(self._account.answered_by(model))
-        reader = ChunkReader(self._option.dialect)
+        reader = ChunkReader(self._option.dialect, max_event_bytes=2 * _WHOLE_BODY_BYTES)
         for data in as_chunks(answer):
             await self._take(reader.feed(event(data)))
+        if not self._sink.complete:
+            raise UpstreamFault(_incomplete())
         if isinstance(self._sink, FoldSink):
             self._sink.take_whole(answer)
-        elif not self._sink.complete:
-            raise UpstreamFault(_incomplete())
 
     async def _read_all(self, reply: Reply, limit_bytes: int) -> bytes:
         parts: list[bytes] = []

@@ -1,8 +1,10 @@
 """What a client is told about an upstream's fault: the error table of the design, in one place."""
 
 import math
+from dataclasses import replace
 
 from backends.faults import Fault, FaultKind
+from kimi_gateway.core.secret import Secret
 from kimi_gateway.errors import GatewayError, InvalidRequest, UpstreamError
 
 
@@ -10,6 +12,24 @@ def error_for(fault: Fault) -> GatewayError:
     """The error answer for a fault that no further attempt can mend."""
     build = _TABLE[fault.kind]
     return build(fault)
+
+
+def without_secret(fault: Fault, secret: Secret | None) -> Fault:
+    """The fault with the target's key taken out of its words, should the upstream have repeated it."""
+    if secret is None or secret.reveal() not in f"{fault.message}{fault.code}{fault.type}{fault.param}":
+        return fault
+    key = secret.reveal()
+
+    def clean(text: str | None) -> str | None:
+        return None if text is None else text.replace(key, "***")
+
+    return replace(
+        fault,
+        message=fault.message.replace(key, "***"),
+        code=clean(fault.code),
+        type=clean(fault.type),
+        param=clean(fault.param),
+    )
 
 
 def _headers(fault: Fault, *, retry: str, default_s: float | None = None) -> dict[str, str]:

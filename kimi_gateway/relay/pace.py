@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _FAR: Final = 3600.0
+_SHORTEST_S: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -82,9 +83,15 @@ def keepalives(
     if streams:
         if interval_s is None:
             return None, 0.0
-        period_s = interval_s if read_timeout_s is None else min(interval_s, read_timeout_s / 2)
+        period_s = interval_s if read_timeout_s is None else min(interval_s, _half(read_timeout_s))
         return period_s, period_s
     if read_timeout_s is None:
         return None, 0.0
-    half_s = read_timeout_s / 2
-    return (half_s if interval_s is None else min(interval_s, half_s)), 0.8 * read_timeout_s
+    half_s = _half(read_timeout_s)
+    first_s = max(0.8 * read_timeout_s, _SHORTEST_S)
+    return (half_s if interval_s is None else min(interval_s, half_s)), first_s
+
+
+def _half(read_timeout_s: float) -> float:
+    """Half of a client's patience, but never so little that one client keeps the loop busy."""
+    return max(read_timeout_s / 2, _SHORTEST_S)

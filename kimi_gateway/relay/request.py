@@ -7,6 +7,7 @@ from typing import Final
 from backends.catalog import foreign_fields
 from backends.dialect import Dialect
 from backends.encode import Incapable, Request, Wish, encode_request
+from backends.json import JsonError
 from backends.messages import thought_state
 from backends.ports import Call
 from kimi_gateway import __version__
@@ -204,6 +205,8 @@ class _Encoder:
         except Incapable as refusal:
             self._refusals.append(refusal)
             return None
+        except JsonError as err:
+            raise InvalidRequest(f"a field of the body is no usable JSON ({err})", code="invalid_json") from err
         return Option(target, dialect, upstream_model, _call(target, request), request.adjusted)
 
     def refusal(self) -> InvalidRequest:

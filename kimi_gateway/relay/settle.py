@@ -105,6 +105,14 @@ def book(row: LedgerRow, used: Used | None, tag: PriceTag) -> None:
     row.estimate_bound_nano = estimate.bound_nano
 
 
+def book_unknown(row: LedgerRow, reason: str) -> None:
+    """Books that what was used cannot be told: no tokens, no cost, the reason as an anomaly."""
+    row.prompt_tokens = row.completion_tokens = row.cached_tokens = row.reasoning_tokens = None
+    row.write_5m_tokens = row.write_1h_tokens = row.cost_nano = row.table_cost_nano = None
+    row.lines, row.cost_source, row.estimate_bound_nano = [], "unpriced", None
+    _note(row, (f"unaccountable_{reason}",))
+
+
 def _book_cost(row: LedgerRow, cost: Cost | None) -> None:
     row.cost_nano = cost.nano if cost is not None else None
     row.lines = [LineRecord(line.meter, line.count, line.rate, line.nano) for line in cost.lines] if cost else []

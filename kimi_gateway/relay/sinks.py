@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from backends.fold import Fold
-from backends.json import JsonObject, encode
+from backends.json import Json, JsonObject, encode
 from backends.reader import Chunk
 from kimi_gateway.core.plan import tier_of
 from kimi_gateway.core.shaping import COMMENT, Shaper
@@ -35,8 +35,12 @@ class Sink(Protocol):
         """Tells a waiting client that the answer is still coming."""
         ...
 
-    async def end(self, usage: JsonObject | None, meta: JsonObject) -> None:
-        """The clean end."""
+    def closing(self, usage: JsonObject | None, meta: JsonObject) -> bytes:
+        """The last bytes of a clean end. Raises `backends.json.JsonError` for what cannot be written."""
+        ...
+
+    async def end(self, data: bytes) -> None:
+        """Sends them."""
         ...
 
     async def fail(self, error: GatewayError) -> None:
@@ -81,9 +85,12 @@ class StreamSink:
     async def keepalive(self) -> None:
         await self._write(COMMENT if self._keepalive == "comment" else self._shaper.keepalive_chunk())
 
-    async def end(self, usage: JsonObject | None, meta: JsonObject) -> None:
+    def closing(self, usage: JsonObject | None, meta: JsonObject) -> bytes:
+        return b"".join(self._shaper.end(usage, meta))
+
+    async def end(self, data: bytes) -> None:
         await self._head()
-        await self._client.finish(b"".join(self._shaper.end(usage, meta)))
+        await self._client.finish(data)
 
     async def fail(self, error: GatewayError) -> None:
         if not self._client.head_sent:
@@ -116,6 +123,7 @@ class FoldSink:
         self._fold = Fold()
         self._model = ""
         self._body: JsonObject | None = None
+        self._cost: Json = None
 
     @property
     def complete(self) -> bool:
@@ -128,7 +136,6 @@ class FoldSink:
     def take_whole(self, body: JsonObject) -> None:
         """An answer that came as one JSON body is complete as it is."""
         self._body = body
-        self._finished.update(range(self._n))
 
     async def add(self, chunk: Chunk) -> bool:
         self._fold.add(chunk.data)
@@ -144,7 +151,7 @@ class FoldSink:
             await self._client.start(200, encoded({"content-type": "application/json", **self._headers()}))
         await self._client.write(b" ")
 
-    async def end(self, usage: JsonObject | None, meta: JsonObject) -> None:
+    def closing(self, usage: JsonObject | None, meta: JsonObject) -> bytes:
         body = self._body if self._body is not None else self._fold.body()
         for name, value in self._defaults.items():
             if body.get(name) is None:
@@ -155,10 +162,15 @@ class FoldSink:
         if usage is not None:
             body["usage"] = usage
         body["kimi"] = meta
+        self._cost = meta.get("cost_usd")
+        return encode(body)
+
+    async def end(self, data: bytes) -> None:
         if self._client.head_sent:
-            await self._client.finish(encode(body))
-        else:
-            await self._client.respond(200, self._headers(), encode(body))
+            await self._client.finish_slowly(data)
+            return
+        cost = {"x-kimi-cost-usd": self._cost} if isinstance(self._cost, str) else {}
+        await self._client.respond(200, {**self._headers(), **cost}, data)
 
     async def fail(self, error: GatewayError) -> None:
         if self._client.head_sent:

@@ -116,6 +116,10 @@ class ScriptedUpstream:
         """Appends answers."""
         asyncio.run_coroutine_threadsafe(self._add(answers), self._loop).result(10)
 
+    def forget(self) -> None:
+        """Drops the answers that nobody came for."""
+        self._loop.call_soon_threadsafe(self._answers.clear)
+
     def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> list[Received]:
         """The requests, once there are that many. Raises `AssertionError` where they do not come in time."""
         self._wait(lambda: len(self.requests) >= count, timeout_s, f"{count} requests")
