@@ -190,7 +190,7 @@ def emulate(
             config = read_fault_file(faults.read_text(encoding="utf-8")).applied_to(config)
         sock = bind(host, port)
     except (OSError, UnicodeDecodeError, FaultFileError) as err:
-        _stop(f"--faults {faults}: {err}")
+        _stop(f"--faults {faults}: " + str(err).replace("\n", "\n  "))
     except ListenError as err:
         _stop(str(err))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,6 +1,6 @@
 """Answers as bytes: the JSON body, or the events of a stream with their pace."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
@@ -12,7 +12,10 @@ from backends.emulator.shape import Counts, Envelope, Part, Shape
 from backends.emulator.tokens import count, pieces
 from backends.json import Json, JsonObject, encode
 
-_CACHEABLE: Final[frozenset[Part]] = frozenset({"thought", "text", "call"})
+_THOUGHT: Final[Part] = "thought"
+_TEXT: Final[Part] = "text"
+_SPOT: Final = "\ue000text\ue001"
+"""Stands for a text until the form around it is known; private characters, which no field of ours holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,25 +128,17 @@ def _paced(steps: Sequence[Step], pace: Pace) -> tuple[Step, ...]:
 def _with_comments(steps: Sequence[Step], pace: Pace, comment: bytes) -> tuple[Step, ...]:
     """Comments in pauses that are longer than their interval, and one at the start where there always is one."""
     made: list[Step] = [Step(comment, part="comment")] if pace.comments_at_once else []
+    if not pace.comment_s:
+        return (*made, *steps)
     before = 0
     for step in steps:
         left_s = step.delay_s
-        while 0 < pace.comment_s < left_s:
+        while left_s > pace.comment_s:
             made.append(Step(comment, pace.comment_s, before, "comment"))
             left_s -= pace.comment_s
-        made.append(replace(step, delay_s=left_s))
+        made.append(step if left_s == step.delay_s else replace(step, delay_s=left_s))
         before = step.tokens
     return tuple(made)
-
-
-@dataclass(frozen=True, slots=True)
-class _Delta:
-    """A delta, the choice's tokens once it is out, and its text."""
-
-    part: Part
-    data: JsonObject
-    tokens: int
-    said: str = ""
 
 
 class _Stream:
@@ -154,7 +149,6 @@ class _Stream:
         self._envelope = envelope
         self._counts = counts
         self._head = encode(shape.head(envelope, "chat.completion.chunk"))[:-1] + b',"choices":'
-        self._tails: dict[Part, bytes] = {}
         self._before = 0  # tokens of earlier choices
         self._thought_before = 0
 
@@ -178,49 +172,61 @@ class _Stream:
         return wanted and "extra" in self._envelope.usage_places
 
     def _choice(self, index: int, answer: Answer, *, final: bool) -> list[Step]:
-        shape = self._shape
-        head = b"data: " + self._head + b'[{"index":%d,"delta":' % index
-        deltas = self._deltas(answer)
-        end = _Delta("finish", shape.finish_delta(), answer.tokens)
-        if shape.ends_with_last_piece and answer.finish == "length" and deltas[-1].said:
-            end = replace(deltas.pop(), part="finish")
-        made = [self._step(head, delta, answer) for delta in deltas]
-        made.append(Step(self._finish(head, end, answer, final), 0.0, self._before + answer.tokens, "finish"))
-        return made
-
-    def _deltas(self, answer: Answer) -> list[_Delta]:
         shape, each = self._shape, self._envelope.chunk_tokens
-        made = [_Delta("role", shape.role_delta(), 0)]
-        if self._envelope.shows_thought:
-            for text, tokens in pieces(answer.thought, each):
-                made.append(_Delta("thought", shape.thought_delta(text), tokens, text))
-        at = answer.thought_tokens
-        for text, tokens in pieces(answer.text, each):
-            made.append(_Delta("text", shape.text_delta(text), at + tokens, text))
-        at += count(answer.text)
+        head = b"data: " + self._head + b'[{"index":%d,"delta":' % index
+        thought = answer.thought if self._envelope.shows_thought else ""
+        made = [self._step("role", head, shape.role_delta(), answer, 0)]
+        end, end_text = shape.finish_delta(), ""
+        for part, delta_of, text, before in (
+            (_THOUGHT, shape.thought_delta, thought, 0),
+            (_TEXT, shape.text_delta, answer.text, answer.thought_tokens),
+        ):
+            said = pieces(text, each)
+            made += self._said(part, head, delta_of, said, answer, before)
+            if said and shape.ends_with_last_piece and answer.finish == "length":
+                end, end_text = delta_of(said[-1][0]), said[-1][0]
+        if end_text and not answer.calls:
+            made.pop()
+        else:
+            end, end_text = shape.finish_delta(), ""
+        at = answer.thought_tokens + count(answer.text)
         for number, call in enumerate(answer.calls):
             for delta, tokens in shape.call_deltas(call, number, each):
-                made.append(_Delta("call", delta, at + tokens))
+                made.append(self._step("call", head, delta, answer, at + tokens))
             at += call.tokens
+        data = self._finish(head, end, end_text, answer, final)
+        made.append(Step(data, 0.0, self._before + answer.tokens, "finish"))
         return made
 
-    def _step(self, head: bytes, delta: _Delta, answer: Answer) -> Step:
-        """One unfinished chunk."""
-        part = delta.part
-        at = self._before + min(delta.tokens, answer.tokens)
-        logprobs = self._logprobs(delta)
-        if logprobs is None and not self._envelope.continuous_usage and part in _CACHEABLE:
-            tail = self._tails.get(part)
-            if tail is None:
-                tail = self._tails[part] = self._tail(part, answer, None, None)
-        else:
-            tail = self._tail(part, answer, logprobs, self._usage_at(at, answer))
-        return Step(head + encode(delta.data) + tail, 0.0, at, part)
+    def _said(
+        self,
+        part: Part,
+        head: bytes,
+        delta_of: Callable[[str], JsonObject],
+        said: Sequence[tuple[str, int]],
+        answer: Answer,
+        before: int,
+    ) -> list[Step]:
+        """The chunks of a thought or text. They differ in their text alone, so they are filled into one form,
+        unless each carries counts or probabilities of its own."""
+        if self._envelope.continuous_usage or self._envelope.top_logprobs is not None:
+            return [self._step(part, head, delta_of(text), answer, before + tokens, text) for text, tokens in said]
+        form = (head + encode(delta_of(_SPOT)) + self._tail(part, answer, None, None)).split(encode(_SPOT))
+        before += self._before
+        return [Step(encode(text).join(form), 0.0, before + tokens, part) for text, tokens in said]
 
-    def _finish(self, head: bytes, delta: _Delta, answer: Answer, final: bool) -> bytes:
+    def _step(
+        self, part: Part, head: bytes, delta: JsonObject, answer: Answer, tokens: int, said: str = ""
+    ) -> Step:
+        """One unfinished chunk; `tokens` is the choice's count once it is out, `said` its text."""
+        at = self._before + min(tokens, answer.tokens)
+        tail = self._tail(part, answer, self._logprobs(delta, said), self._usage_at(at, answer))
+        return Step(head + encode(delta) + tail, 0.0, at, part)
+
+    def _finish(self, head: bytes, delta: JsonObject, said: str, answer: Answer, final: bool) -> bytes:
         """The finishing chunk, with the usage where it stands there (in the last choice's alone)."""
         shape, envelope = self._shape, self._envelope
-        fields = shape.choice_fields("finish", answer.finish, answer, self._logprobs(delta))
+        fields = shape.choice_fields("finish", answer.finish, answer, self._logprobs(delta, said))
         last = final and not self._ends_with_usage
         at = self._usage_at(self._before + answer.tokens, answer)
         more = shape.chunk_fields(envelope, "finish", last=last, usage=at)
@@ -230,7 +236,7 @@ class _Stream:
                 fields = {**fields, "usage": usage}
             if "finish" in envelope.usage_places:
                 more = {**more, "usage": usage}
-        return head + encode(delta.data) + _closing(fields, more)
+        return head + encode(delta) + _closing(fields, more)
 
     def _tail(self, part: Part, answer: Answer, logprobs: JsonObject | None, usage: JsonObject | None) -> bytes:
         fields = self._shape.choice_fields(part, None, answer, logprobs)
@@ -244,11 +250,11 @@ class _Stream:
         counts = replace(self._counts, output=tokens, thought=thought)
         return self._shape.running_usage(counts, self._envelope.reports)
 
-    def _logprobs(self, delta: _Delta) -> JsonObject | None:
-        if self._envelope.top_logprobs is None or not delta.said:
+    def _logprobs(self, delta: JsonObject, said: str) -> JsonObject | None:
+        if self._envelope.top_logprobs is None or not said:
             return None
-        told = "content" in delta.data or self._shape.logprobs_of_thought
-        return _logprobs(self._envelope.top_logprobs, delta.said) if told else None
+        told = "content" in delta or self._shape.logprobs_of_thought
+        return _logprobs(self._envelope.top_logprobs, said) if told else None
 
 
 def _closing(fields: JsonObject, more: JsonObject) -> bytes:
