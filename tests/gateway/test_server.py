@@ -171,6 +171,63 @@ def test_garbage_while_an_answer_is_under_way_only_cuts_it_off() -> None:
     run(test, slow)
 
 
+CHUNKED = b"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        CHUNKED + b"ZZ\r\n",
+        CHUNKED + b"3\r\nabc\r\n-1\r\n",
+        CHUNKED.replace(b"chunked", b"xchunked") + b"3\r\nabc\r\n0\r\n\r\n",
+        CHUNKED.replace(b"chunked", b"chunked, gzip"),
+    ],
+)
+@pytest.mark.parametrize("in_two_packets", [False, True])
+def test_a_body_that_is_no_http_is_a_400_and_not_silence(
+    raw: bytes, in_two_packets: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = asyncio.Event()
+
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        ended.set()
+
+    async def test(made: Served) -> None:
+        reader, writer = await made.connect()
+        head = raw.index(b"\r\n\r\n") + 4
+        writer.write(raw[:head] if in_two_packets else raw)
+        if in_two_packets:
+            await asyncio.sleep(0.05)
+            writer.write(raw[head:])
+        status, headers, body = await answer(reader)
+        assert (status, headers["connection"]) == (400, "close")
+        assert json.loads(body)["error"]["code"] == "invalid_http"
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        await asyncio.wait_for(ended.wait(), 5)
+        writer.close()
+
+    run(test, reads)
+    assert caplog.records == []
+
+
+def test_a_body_that_turns_bad_after_its_answer_gets_no_second_one() -> None:
+    async def refuses(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def test(made: Served) -> None:
+        reader, writer = await made.connect()
+        writer.write(CHUNKED)
+        assert (await answer(reader))[0] == 413
+        writer.write(b"ZZ\r\n")
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+    run(test, refuses)
+
+
 def gate(lifecycle: Lifecycle, max_connections: int) -> Gate:
     return Gate(echo, lifecycle, max_connections=max_connections)
 
