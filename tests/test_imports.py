@@ -1,4 +1,4 @@
-"""What import-linter's layers cannot say in one line: exactly which modules of a lower package a higher one takes."""
+"""What layers cannot say in one line: exactly which modules of a lower package a higher one takes."""
 
 import grimp
 import pytest
