@@ -113,7 +113,7 @@ def _oldest(
 ) -> list[Repair]:
     """The oldest repairs that must go for the others to fit."""
     sized = [(item, tokens_of(item.thought.text or item.thought.details or b"")) for item in repairs if item.text]
-    excess = sum(size for _, size in sized) - max(room_tokens, 0)
+    excess = sum(size for _, size in sized) - room_tokens
     if excess > 0 and step_tokens > 0:
         excess = -(-excess // step_tokens) * step_tokens
     cut: list[Repair] = []

@@ -92,6 +92,7 @@ def test_it_recognises_a_history_whose_oldest_turns_were_dropped_or_summed_up(ol
     gateway = Gateway()
     gateway.served([{"role": "user", "content": "Hi"}, SHORT, *WHOLE[1:]])
     messages = [*older, *stripped(WHOLE[1:])]
+    assert gateway.plan(messages).conversation == b""  # what follows is another one, so none grows for ever
     # "Welcome." is too short to be known without all that came before it.
     assert thoughts(gateway.sent(messages))[-3:] == [" I will call.\n", "Short.", ...]
     assert (
@@ -211,6 +212,11 @@ def test_only_tool_call_turns_get_a_placeholder_and_it_counts_as_missing(thought
     assert gateway.plan(messages).towards(keeps_details=False).disclosure == "missing=3"
 
 
+def test_an_empty_list_of_calls_is_no_tool_call_turn() -> None:
+    messages = [ASK, {"role": "assistant", "content": "a", "tool_calls": []}, MORE]
+    assert Gateway().sent(messages) == messages
+
+
 # --- too long -------------------------------------------------------------------------------------------------
 
 
@@ -304,9 +310,9 @@ def test_details_go_back_whole_to_who_keeps_them_and_as_text_to_others() -> None
 
 def test_details_that_the_client_dropped_come_back_beside_its_own_text() -> None:
     gateway = Gateway()
-    conversation = [ASK, SAID | {"reasoning_details": DETAILS}, THANKS]
+    conversation = [ASK, SAID | {"reasoning_details": DETAILS}, THANKS, SHORT, MORE]
     gateway.served(conversation)
-    sent = gateway.sent([ASK, SAID, THANKS], to="openrouter")
+    sent = gateway.sent([ASK, SAID, THANKS, SHORT, MORE], to="openrouter")
     assert sent == gateway.sent(conversation, to="openrouter")
     assert sent[1]["reasoning_details"] == DETAILS
     assert gateway.plan([ASK, SAID, THANKS], details=True).towards(keeps_details=False).disclosure == "intact"

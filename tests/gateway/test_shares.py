@@ -50,6 +50,11 @@ def test_who_is_above_the_share_never_brings_another_below_it() -> None:
     assert contest(ranking(a=[30], b=[30]), "a", need=30, room=60) == (None, False)
 
 
+def test_a_newcomer_is_one_more_to_share_with() -> None:
+    assert contest(ranking(a=[50], b=[50]), None, need=33, room=100) == ("a", True)
+    assert contest(ranking(a=[50], b=[50]), None, need=40, room=100) == (None, False)
+
+
 def test_who_is_above_the_share_takes_from_a_larger_one_first_and_from_a_smaller_one_last() -> None:
     assert contest(ranking(a=[50], b=[20, 50]), "a", need=5, room=100) == ("b", True)
     assert contest(ranking(a=[80], b=[10, 60]), "a", need=5, room=100) == ("b", False)
