@@ -86,6 +86,10 @@ class Metrics:
         self._gap = Histogram(
             "kimi_chunk_gap_seconds", "Time between content chunks.", buckets=_GAP_SECONDS, registry=registry
         )
+        self._thinking = Gauge("kimi_thinking_bytes", "Bytes of thoughts kept for repair.", registry=registry)
+        self._repairs = Counter(
+            "kimi_thinking_repairs", "Thoughts put back into histories that had lost them.", registry=registry
+        )
         self._in_flight = Gauge("kimi_in_flight", "Requests under way.", registry=registry)
         self._faults = Counter(
             "kimi_upstream_faults", "Faults of upstreams.", ("target", "kind"), registry=registry
@@ -106,6 +110,14 @@ class Metrics:
         self._targets = frozenset(targets)
         self._models = frozenset(models)
         self._keys = frozenset(keys)
+
+    def thinking(self, size_bytes: int) -> None:
+        """The store of thoughts has this size."""
+        self._thinking.set(size_bytes)
+
+    def repaired(self, thoughts: int) -> None:
+        """So many thoughts were put back into one history."""
+        self._repairs.inc(thoughts)
 
     def in_flight_changed(self, change: int) -> None:
         """A request began (+1) or ended (-1)."""

@@ -31,12 +31,14 @@ from kimi_gateway.app import AsgiApp, authenticator, create_admin_app, create_ap
 from kimi_gateway.banner import banner, url_of
 from kimi_gateway.core.keys import OPEN_NAME
 from kimi_gateway.core.retry import RetryBudget
+from kimi_gateway.core.thoughts import Bounds
 from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.logs import LineWriter, Log, LogHandler, choose_format
 from kimi_gateway.metrics import Metrics, sample_loop_lag
 from kimi_gateway.relay.client import BufferBudget
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.endpoint import ChatEndpoint
+from kimi_gateway.relay.thinking import Thinking
 from kimi_gateway.relay.tokens import TokenEndpoint
 from kimi_gateway.server import Gate, Listener, bind, raise_descriptor_limit
 from kimi_gateway.settings import Settings, SettingsError, Target, carry_over, process_environment, with_targets
@@ -116,6 +118,7 @@ class Gateway:
         self._close_books_s = _BOOKS_CLOSE_S
         self._ctx: Context
         self._discovery: Discovery
+        self._thinking: Thinking
 
     async def serve(self, sock: socket.socket, admin_sock: socket.socket | None) -> int:
         """Serves on bound sockets until a signal ends it; the exit code. Raises `StartError`."""
@@ -155,7 +158,9 @@ class Gateway:
         books = self._open_books()
         stack.push_async_callback(self._close_books, books)
         self._build(upstream, books)
+        stack.callback(self._thinking.close)
         stack.push_async_callback(self._cancel_tasks)
+        self._keep("books", books.keep_writing())
         await self._look_first()
         host = self._configured.server.host
         chat = ChatEndpoint(self._ctx)
@@ -179,6 +184,9 @@ class Gateway:
 
     def _build(self, upstream: AiohttpUpstream, books: JournalBooks) -> None:
         self._discovery = Discovery(upstream, self._log)
+        thinking = self._configured.thinking
+        bounds = Bounds(thinking.max_bytes, thinking.max_bytes_per_key, thinking.retention_s)
+        self._thinking = Thinking(bounds, self._metrics, time.monotonic)
         self._ctx = Context(
             settings=self._configured,
             cards=self._cards,
@@ -194,6 +202,7 @@ class Gateway:
             mono=time.monotonic,
             wall=time.time,  # noqa: TID251  # the shell reads the clock
             random_bits=secrets.randbits,
+            thinking=self._thinking,
         )
         self._apply()
 

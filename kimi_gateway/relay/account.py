@@ -61,6 +61,7 @@ class Account:
         row.target, row.model, row.tier = option.target.name, self._prepared.model, self._prepared.tier
         row.adjusted = list(dict.fromkeys((*self._prepared.adjusted, *option.adjusted)))
         row.upstream_model = row.anomaly = ""
+        row.thinking = option.thinking
 
     def again(self, option: Option) -> None:
         """A further attempt follows the one that failed, which is noted; nothing of it was forwarded."""
@@ -155,6 +156,8 @@ class Account:
         row.attempts = [*self._past, self._attempt(now)]
         self._ctx.books.settled(row)
         self._ctx.metrics.settled(row, now - self._began)
+        if self._option.repaired:
+            self._ctx.metrics.repaired(self._option.repaired)
         self._ctx.log.settled(row)
 
     def _attempt(self, now: float) -> AttemptRecord:

@@ -12,6 +12,7 @@ from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.metrics import Metrics
 from kimi_gateway.ports import Books
 from kimi_gateway.relay.client import BufferBudget, Scope
+from kimi_gateway.relay.thinking import Thinking
 from kimi_gateway.settings import Settings
 from pricing.ledger.row import LedgerRow
 from pricing.rates import CardBook
@@ -41,4 +42,5 @@ class Context:
     mono: Callable[[], float]
     wall: Callable[[], float]
     random_bits: Callable[[int], int]
+    thinking: Thinking
     retries: RetryBudget = field(default_factory=lambda: RetryBudget(0.2))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from backends.fold import Fold
 from backends.json import JsonObject
 from kimi_gateway.core.ids import request_id
 from kimi_gateway.core.keys import KeyPolicy
@@ -42,7 +43,7 @@ class ChatEndpoint:
             client.check_media()
             body = await Upload(ctx, client).read()
             held_bytes = len(body)
-            prepared = prepare(body, client, policy, ctx.settings, ctx.dialects)
+            prepared = await prepare(body, client, policy, ctx)
             del body
             option = prepared.options.take()
             assert option is not None, "prepare has looked at it"
@@ -78,7 +79,6 @@ def _row(own_id: str, started_at: float, prepared: Prepared, policy: KeyPolicy) 
         effort=prepared.effort,
         ttl=prepared.ttl,
         stream=prepared.stream,
-        thinking=prepared.thinking,
     )
 
 
@@ -101,7 +101,13 @@ def _exchange(ctx: Context, prepared: Prepared, option: Option, account: Account
             service_tier=prepared.tier if prepared.named_tier else None,
         )
         keepalive = ctx.settings.server.keepalive
-        sink = StreamSink(client, shaper, lambda: head_headers(row, account.attempts), keepalive=keepalive)
+        sink = StreamSink(
+            client,
+            shaper,
+            lambda: head_headers(row, account.attempts),
+            keepalive=keepalive,
+            fold=Fold() if prepared.recall is not None else None,
+        )
     else:
         sink = FoldSink(
             client,

@@ -113,6 +113,7 @@ class Exchange:
         except UpstreamFault as failure:
             await self._fail(error_for(failure.fault))
         except ClientStalled:
+            self._remember(partial=True)
             self._account.settle("client_stalled")
         except asyncio.CancelledError:
             if self._stopped is None or self._task is None:
@@ -126,10 +127,18 @@ class Exchange:
         if status == "shutting_down":
             await self._fail(ShuttingDown(), status=status)
         else:
+            self._remember(partial=True)
             self._account.settle(status)
+
+    def _remember(self, *, partial: bool) -> None:
+        """Keeps the thoughts of the answer as far as it was delivered, before the client hears its end."""
+        recall = self._prepared.recall
+        if recall is not None and self._committed:
+            self._ctx.thinking.keep(recall, self._sink.messages(), partial=partial)
 
     async def _fail(self, error: GatewayError, *, status: Status | None = None) -> None:
         """Settles, then tells the client; a client that no longer listens changes nothing any more."""
+        self._remember(partial=True)
         self._account.settle(status or self._account.ended_by_fault(), error=error)
         if self._reply is not None:
             self._reply.close()
@@ -204,6 +213,7 @@ class Exchange:
             await self._whole(reply)
         else:
             await self._stream(reply)
+        self._remember(partial=False)
         data = self._closing()
         if len(data) <= _QUICK_BYTES:
             self._account.settle("ok")

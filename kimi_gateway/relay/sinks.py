@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from backends.fold import Fold
-from backends.json import Json, JsonObject, encode
+from backends.json import Json, JsonObject, as_list, as_object, encode
 from backends.reader import Chunk
 from kimi_gateway.core.plan import tier_of
 from kimi_gateway.core.shaping import COMMENT, Shaper
@@ -35,6 +35,10 @@ class Sink(Protocol):
         """Tells a waiting client that the answer is still coming."""
         ...
 
+    def messages(self) -> list[JsonObject]:
+        """The assistant's messages as far as they came, for what remembers them; none where nothing does."""
+        ...
+
     def closing(self, usage: JsonObject | None, meta: JsonObject) -> bytes:
         """The last bytes of a clean end. Raises `backends.json.JsonError` for what cannot be written."""
         ...
@@ -51,11 +55,14 @@ class Sink(Protocol):
 class StreamSink:
     """Server-sent events as they come. The head leaves with the first content or the first keep-alive."""
 
-    def __init__(self, client: Client, shaper: Shaper, headers: Headers, *, keepalive: str) -> None:
+    def __init__(
+        self, client: Client, shaper: Shaper, headers: Headers, *, keepalive: str, fold: Fold | None
+    ) -> None:
         self._client = client
         self._shaper = shaper
         self._headers = headers
         self._keepalive = keepalive
+        self._fold = fold  # only where the answer is to be remembered
 
     @property
     def complete(self) -> bool:
@@ -67,7 +74,12 @@ class StreamSink:
         if self._shaper.service_tier is not None:
             self._shaper.service_tier = tier_of(model)
 
+    def messages(self) -> list[JsonObject]:
+        return messages_of(self._fold.body()) if self._fold is not None else []
+
     async def add(self, chunk: Chunk) -> bool:
+        if self._fold is not None:
+            self._fold.add(chunk.data)
         events = self._shaper.add(
             chunk.data,
             commits=chunk.commits,
@@ -81,6 +93,7 @@ class StreamSink:
 
     def restart(self) -> None:
         self._shaper.restart()
+        self._fold = Fold() if self._fold is not None else None
 
     async def keepalive(self) -> None:
         await self._write(COMMENT if self._keepalive == "comment" else self._shaper.keepalive_chunk())
@@ -142,6 +155,9 @@ class FoldSink:
         self._finished.update(chunk.finished)
         return False
 
+    def messages(self) -> list[JsonObject]:
+        return messages_of(self._body if self._body is not None else self._fold.body())
+
     def restart(self) -> None:
         self._fold, self._finished = Fold(), set()
 
@@ -177,3 +193,9 @@ class FoldSink:
             await self._client.finish(error.body(with_status=True))
         else:
             await self._client.refuse(error, self._headers())
+
+
+def messages_of(body: JsonObject) -> list[JsonObject]:
+    """The message of each choice of an answer."""
+    found = ((as_object(choice) or {}).get("message") for choice in as_list(body.get("choices")))
+    return [message for message in map(as_object, found) if message is not None]

@@ -20,7 +20,6 @@ class Unbuilt:
 
 _BUDGETS = Unbuilt("budgets are not built yet")
 _LIMITS = Unbuilt("limits on requests, tokens and concurrency are not built yet")
-_STORE = Unbuilt("the store of thoughts is not built yet")
 _BREAKER = Unbuilt("the breaker is not built yet")
 _QUEUE = Unbuilt("the queue is not built yet")
 _STATE = Unbuilt("state shared by several gateways is not built yet")
@@ -38,11 +37,7 @@ UNBUILT: Final[Mapping[str, Unbuilt]] = {
     "state.on_outage": _STATE,
     "state.replicas": _STATE,
     "contract.mode": _STRICT,
-    "thinking.repair": _STORE,
-    "thinking.retention_s": _STORE,
-    "thinking.max_bytes": _STORE,
-    "thinking.max_bytes_per_key": _STORE,
-    "thinking.encrypt_key_env": _STORE,
+    "thinking.encrypt_key_env": Unbuilt("encrypted thoughts are not built yet: they are kept in memory alone"),
     "retry.breaker_failures": _BREAKER,
     "retry.breaker_open_s": _BREAKER,
     "queue.max": _QUEUE,
@@ -74,7 +69,6 @@ UNBUILT: Final[Mapping[str, Unbuilt]] = {
     "keys.tpm": _LIMITS,
     "keys.concurrency": _LIMITS,
     "keys.explain": Unbuilt("explaining plans is not built yet"),
-    "keys.thinking_repair": _STORE,
 }
 
 

@@ -23,8 +23,6 @@ DASHBOARD: dict[str, Any] = json.loads((GRAFANA / "dashboards" / "kimi-gateway.j
 # Names of the design page that a gateway may not have yet; their labels are not known before they are built.
 DESIGNED = {
     "kimi_queue_wait_seconds_bucket": frozenset({"le"}),
-    "kimi_thinking_bytes": frozenset[str](),
-    "kimi_thinking_repairs_total": frozenset[str](),
 }
 # Read in the sources of vLLM 0.33.0 (v1/metrics/loggers.py) and SGLang 0.5.23 (srt/observability).
 OF_ENGINES = {

@@ -14,12 +14,14 @@ from backends.ports import Call, Reply, Upstream
 from kimi_gateway import __version__
 from kimi_gateway.app import AsgiApp, Receive, Scope, Send, authenticator, create_admin_app, create_app
 from kimi_gateway.core.retry import RetryBudget
+from kimi_gateway.core.thoughts import Bounds
 from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.logs import LineWriter, Log
 from kimi_gateway.metrics import Metrics
 from kimi_gateway.ports import Books
 from kimi_gateway.relay.client import BufferBudget
 from kimi_gateway.relay.context import Context
+from kimi_gateway.relay.thinking import Thinking
 from kimi_gateway.settings import load
 from pricing.ledger.row import LedgerRow
 from pricing.rates import CardBook
@@ -120,6 +122,7 @@ def context(path: Path) -> Context:
         mono=lambda: 0.0,
         wall=lambda: 0.0,
         random_bits=lambda _: 0,
+        thinking=Thinking(Bounds(0, 0, 1), Metrics(), lambda: 0.0),
     )
     return ctx
 

@@ -20,10 +20,6 @@ VALUES: Mapping[str, str] = {
     "state.on_outage": '"closed"',
     "state.replicas": "2",
     "contract.mode": '"strict"',
-    "thinking.repair": "false",
-    "thinking.retention_s": "1",
-    "thinking.max_bytes": "1",
-    "thinking.max_bytes_per_key": "1",
     "thinking.encrypt_key_env": '"KEY"',
     "retry.breaker_failures": "1",
     "retry.breaker_open_s": "1",
@@ -53,7 +49,6 @@ VALUES: Mapping[str, str] = {
     "keys.tpm": "1",
     "keys.concurrency": "1",
     "keys.explain": "true",
-    "keys.thinking_repair": "false",
 }
 BASES = {
     "targets": '[[targets]]\nname = "a"\ndialect = "vllm"\nbase_url = "http://127.0.0.1:1/v1"\n',

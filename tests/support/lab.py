@@ -183,6 +183,7 @@ def lab(
     time_factor: float = 1.0,
     idle_timeout_s: float = 300,
     first: Mapping[str, Sequence[Answer]] | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Lab]:
     """A lab; `extra` is TOML for the end of its configuration, `server` for the [server] section; `first` are
     answers by target that are scripted before the gateway starts and looks at its targets."""
@@ -200,5 +201,7 @@ def lab(
                 f'api_key_env = "LAB_KEY"\nmodels = {{ {models} }}{prices}\n'
                 f"idle_timeout_s = {idle_timeout_s}"
             )
-        gateway = stack.enter_context(gateway_process("\n".join(config), {"LAB_KEY": "sk-lab-upstream"}))
+        gateway = stack.enter_context(
+            gateway_process("\n".join(config), {"LAB_KEY": "sk-lab-upstream", **(env or {})})
+        )
         yield Lab(gateway, upstreams)
