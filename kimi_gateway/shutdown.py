@@ -9,8 +9,10 @@ from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.logs import Log
 from kimi_gateway.server import Listener
 
+GOODBYE_S: Final = 1.0
+"""How long the clients of interrupted answers get to take the last words."""
 SETTLE_S: Final = 5.0
-"""How long interrupted answers get to say goodbye and be booked."""
+"""How long what is left may take to end once its connections are cut."""
 _AT_ONCE_S: Final = 0.25
 _POLL_S: Final = 0.02
 
@@ -50,7 +52,8 @@ async def drain(
     """Ends the serving of a listener; says whether every answer came to an end of its own or a settled one.
 
     Requests are taken for `grace_s`, answers may go on until `timeout_s` after the call, then they are
-    interrupted. False: a second signal came, or something would not end.
+    interrupted, and a moment later the connections of clients that do not take that are cut. False: a second
+    signal came, or something would not end.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(grace_s, timeout_s)
@@ -70,6 +73,10 @@ async def drain(
         return await _end_now(lifecycle, log)
     count = lifecycle.interrupt_all()
     log.event(f"drain_timeout_s is over: {count} open answers are ended with shutting_down", level="warning")
+    if await _until(lambda: listener.is_idle, timeout_s=GOODBYE_S, signals=signals):
+        return True
+    if not signals.at_once.is_set() and (left := listener.abort()):
+        log.event(f"{left} connections are cut: their clients do not take what was sent", level="warning")
     return await _until(lambda: listener.is_idle, timeout_s=SETTLE_S, signals=signals)
 
 

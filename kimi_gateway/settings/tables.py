@@ -87,7 +87,7 @@ class Ledger:
 
     url: Annotated[str, Strict(), StringConstraints(min_length=1)] = "sqlite:///kimi-ledger.db"
     journal_dir: Annotated[str, Strict(), StringConstraints(min_length=1)] = ".kimi-journal"
-    max_journal_bytes: Annotated[int, Strict(), Field(ge=4096, lt=2**53)] = 1073741824
+    max_journal_bytes: Annotated[int, Strict(), Field(ge=2**20, lt=2**53)] = 1073741824
     on_full: Literal["refuse", "serve"] = "refuse"
     fsync: Flag = False
     retention_days: Count = 0

@@ -6,6 +6,7 @@ beside the one being written.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -25,6 +26,8 @@ from pricing.ledger.records import FORMAT, Head, Opened, Progressed, Record, Set
 from pricing.ledger.row import LedgerRow
 
 SEGMENT_BYTES: Final = 8 << 20
+_SEGMENTS_THAT_FIT: Final = 16
+"""Of what the limit allows, the segment being written is a small part: only whole segments are deleted."""
 _ATTEMPTS: Final = 5
 
 
@@ -41,8 +44,9 @@ class JournalWriter:
     """The journal of this process. Open it after forking: a lock is shared with a forked child.
 
     `max_bytes` counts the whole directory. At nine tenths of it progress is refused, at all of it whatever is
-    new; the end of a request that was opened here is always taken, so the excess is at most one record per
-    open request. Appends may come from any thread. Raises `JournalError` where the directory cannot be used.
+    new; the end of a request that was opened here is always taken, so the excess is at most one record and one
+    more per open request. A segment is `segment_bytes` long, less where `max_bytes` is small. Appends may come
+    from any thread. Raises `JournalError` where the directory cannot be used.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class JournalWriter:
         self.fsync = fsync
         self._ledger = redacted(ledger_url)
         self._max_bytes = max_bytes
-        self._segment_bytes = segment_bytes
+        self._segment_bytes = min(segment_bytes, max_bytes // _SEGMENTS_THAT_FIT)
         self._lock = threading.Lock()
         self._open: set[str] = set()
         self._own_bytes = 0
@@ -91,7 +95,11 @@ class JournalWriter:
     @property
     def full(self) -> bool:
         """Whether the next request would be refused."""
-        return self._own_bytes + self._other_bytes >= self._max_bytes
+        return self._used_bytes >= self._max_bytes
+
+    @property
+    def _used_bytes(self) -> int:
+        return self._own_bytes + self._other_bytes
 
     def files(self) -> list[JournalFile]:
         """The segments that still exist, in the order written; the last one is being written."""
@@ -104,6 +112,10 @@ class JournalWriter:
             for held in self._segments:
                 if held.file.segment == segment:
                     held.drained_bytes = offset_bytes
+            live = self._segments[-1]
+            if not self._closed and live.drained_bytes == live.size_bytes >= self._segment_bytes:
+                # It could not be cut when it should have been. Where nothing fits in, no append will do it.
+                self._rotate()
 
     def drop(self, segment: int, *, damaged: bool) -> None:
         """Removes a full segment, all of which is in the ledger; a damaged one is set aside instead."""
@@ -137,19 +149,15 @@ class JournalWriter:
                 os.close(segment.descriptor)
 
     def _append(self, record: Record, limit_bytes: int | None) -> None:
-        try:
-            line = frame(encode(record))
-        except (TypeError, ValueError) as err:
-            raise JournalError(f"the row cannot be written as JSON: {err}") from err
+        line = frame(encode(record))
         with self._lock:
             if self._closed:
                 raise JournalError("the journal is closed")
-            used_bytes = self._own_bytes + self._other_bytes
-            if limit_bytes is not None and used_bytes + len(line) > limit_bytes:
+            if limit_bytes is not None and self._used_bytes >= limit_bytes:
                 raise JournalFull(
                     f"the journal in {self.directory} has reached its limit of {self._max_bytes} bytes because "
-                    f"the ledger {self._ledger} does not take its records; set that right or raise "
-                    "[ledger] max_journal_bytes"
+                    f"the ledger {self._ledger} does not take its records, or not fast enough; set that right or "
+                    "raise [ledger] max_journal_bytes"
                 )
             if self._segments[-1].size_bytes >= self._segment_bytes:
                 self._rotate()
@@ -231,7 +239,8 @@ def _create_locked(path: Path, head: bytes) -> int:
         descriptor = os.open(new_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(descriptor, head)
+            if os.write(descriptor, head) < len(head):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             new_path.rename(path)
             return descriptor
         except (BlockingIOError, FileNotFoundError):

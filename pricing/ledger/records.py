@@ -3,8 +3,9 @@
 Numbers keep their digits both ways: an upstream's cost of 0.0212 in `raw_usage` is a `Decimal`, never a float.
 """
 
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -46,6 +47,10 @@ class Settled(msgspec.Struct, gc=False, tag_field="kind", tag="settled"):
 
 Record: TypeAlias = Head | Opened | Progressed | Settled
 
+_UNREADABLE: Final = (msgspec.MsgspecError, ArithmeticError, RecursionError)
+"""What decoding raises: a number with an exponent of twenty digits is beyond `Decimal`, too."""
+_DEEPEST: Final = 100
+
 _encoder = msgspec.json.Encoder(decimal_format="number")
 _record_decoder = msgspec.json.Decoder(Record, float_hook=Decimal)
 _row_decoder = msgspec.json.Decoder(LedgerRow, float_hook=Decimal)
@@ -56,18 +61,43 @@ class RecordError(LedgerError):
 
 
 def encode(value: Record | LedgerRow) -> bytes:
-    """Compact JSON on one line. Raises `ValueError` or `TypeError` for a value that JSON cannot hold."""
+    """Compact JSON on one line. What JSON cannot hold is replaced: a booking is worth more than a character."""
     try:
         return _encoder.encode(value)
-    except OverflowError as err:
-        raise ValueError(str(err)) from err
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return _encoder.encode(_mended(value))
+
+
+def _mended(value: Any, depth: int = 0) -> Any:
+    """The value with U+FFFD for half characters, None for numbers that are none and for what nests too deep."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if depth > _DEEPEST:
+        return None
+    match value:
+        case Decimal():
+            return value if value.is_finite() else None
+        case msgspec.Struct():
+            fields = {name: _mended(getattr(value, name), depth + 1) for name in value.__struct_fields__}
+            return msgspec.structs.replace(value, **fields)
+        case Mapping():
+            return {_text(str(key)): _mended(part, depth + 1) for key, part in value.items()}
+        case list() | tuple():
+            return [_mended(part, depth + 1) for part in value]
+        case _:
+            return _text(str(value))
+
+
+def _text(value: str) -> str:
+    """The text with its surrogates paired where they are pairs, and replaced where they are not."""
+    return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def decode_record(payload: bytes) -> Record:
     """One record. Raises `RecordError`."""
     try:
         return _record_decoder.decode(payload)
-    except msgspec.MsgspecError as err:
+    except _UNREADABLE as err:
         raise RecordError(str(err)) from err
 
 
@@ -75,5 +105,5 @@ def decode_row(data: str) -> LedgerRow:
     """A row as the ledger keeps it. Raises `RecordError`."""
     try:
         return _row_decoder.decode(data)
-    except msgspec.MsgspecError as err:
+    except _UNREADABLE as err:
         raise RecordError(str(err)) from err

@@ -20,7 +20,7 @@ from kimi_gateway.checks.targets import look_at_target
 from kimi_gateway.core.secret import Secret
 from kimi_gateway.settings import Target
 from pricing.cards import load_cards
-from support.checked import KEY, PRICES, Deployment, behind, check, listing, target
+from support.checked import KEY, PRICES, SMALL_JOURNAL, Deployment, behind, check, listing, target
 from support.exchange import Exchange
 from support.processes import clean_environment
 from support.scripted import dead_port
@@ -364,9 +364,7 @@ def test_a_terminal_sees_what_is_waited_for_and_a_file_does_not(tmp_path: Path) 
         await behind(KEY, listing("kimi"))(exchange)
 
     with Deployment(models=slow) as engine:
-        config = (
-            f"[server]\nport = 0\n[ledger]\nmax_journal_bytes = 4096\n{target(engine.base_url, name='slow-one')}"
-        )
+        config = f"[server]\nport = 0\n{SMALL_JOURNAL}{target(engine.base_url, name='slow-one')}"
         (tmp_path / "kimi-gateway.toml").write_text(config)
         ours, theirs = pty.openpty()
         ended = subprocess.run(

@@ -4,6 +4,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -151,6 +152,32 @@ def test_at_the_drains_end_an_open_stream_hears_why_and_is_booked(tmp_path: Path
         assert b'"code":"shutting_down"' in heard[-1]
         assert b"[DONE]" not in b"".join(heard)
         assert '"status":"shutting_down"' in gateway.program.stderr()
+
+
+def test_a_client_that_takes_nothing_does_not_hold_up_a_stop(tmp_path: Path) -> None:
+    """Its answer is larger than every buffer on the way; it is booked, and the connection is cut."""
+    event = {"id": "c", "choices": [{"index": 0, "delta": {"content": "a" * 100_000}, "finish_reason": None}]}
+    upstream_answer = {"status": 200, "timeline": [[0, f"data: {json.dumps(event)}\n\n" * 200], [60, ""]]}
+    body = json.dumps({"model": "kimi-k3.1-pro", "stream": True, "messages": [{"role": "user", "content": "hi"}]})
+    server = "[server]\ndrain_grace_s = 0\ndrain_timeout_s = 0.5\n"
+    with ScriptedUpstream([upstream_answer]) as upstream, gateway_process(server + target(upstream)) as gateway:
+        host, _, port = gateway.root_url.removeprefix("http://").partition(":")
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect((host, int(port)))
+            client.sendall(
+                f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+            )
+            client.recv(100)  # the answer has begun, and that is all it takes
+            time.sleep(0.5)
+            began = time.monotonic()
+            assert gateway.stop() == 0
+            assert time.monotonic() - began < 0.5 + 3
+        lines = [json.loads(line) for line in gateway.program.stderr().splitlines()]
+    assert [line["status"] for line in lines if line["event"] == "request"] == ["shutting_down"]
+    assert [line for line in lines if line["level"] == "error"] == []
+    assert lines[-1]["clean"]
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:

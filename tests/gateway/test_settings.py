@@ -114,6 +114,7 @@ def test_without_a_near_name_the_known_ones_are_listed() -> None:
         ("[server]\nport = true", "server.port: must be a whole number, not true"),
         ("[server]\nport = 70000", "server.port: must be at most 65535, not 70000"),
         ("[server]\ndrain_grace_s = -1", "server.drain_grace_s: must be at least 0, not -1"),
+        ("[ledger]\nmax_journal_bytes = 65536", "ledger.max_journal_bytes: must be at least 1048576, not 65536"),
         ("[server]\ndrain_grace_s = nan", "server.drain_grace_s: must be a number, not NaN"),
         ('[server]\nkeepalive = "ping"', 'server.keepalive: must be "comment", "chunk" or "off", not "ping"'),
         ("[ledger]\nfsync = 1", "ledger.fsync: must be true or false, not 1"),

@@ -100,6 +100,16 @@ def test_a_hole_loses_only_the_records_it_touches(records: list[bytes], data: st
     assert is_in_order(untouched, read_all(whole[:start] + filler + whole[end:]))
 
 
+@settings(max_examples=150, deadline=None)
+@given(payloads, st.data())
+def test_half_a_record_that_was_left_standing_costs_only_itself(records: list[bytes], data: st.DataObject) -> None:
+    """As after a disk that was full in the middle of a write: the next record begins with a line feed."""
+    place = data.draw(st.integers(0, len(records) - 1))
+    lines = [frame(payload) for payload in records]
+    lines[place] = lines[place][: data.draw(st.integers(0, len(lines[place]) - 2))] + b"\n"
+    assert is_in_order(records[:place] + records[place + 1 :], read_all(b"".join(lines)))
+
+
 def test_a_record_written_into_a_text_is_never_taken_for_one() -> None:
     forged = frame(encode(Opened(open_row("kr_forged"))))
     honest = encode(Opened(open_row("kr_honest", message=forged.decode())))

@@ -6,9 +6,13 @@ import stat
 import subprocess
 import sys
 import textwrap
+from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pricing.ledger.address import ledger_id, redacted
 from pricing.ledger.errors import JournalError, JournalFull
@@ -21,7 +25,7 @@ from support.ledger_rows import ledger_url, open_row, settled_row
 URL = "sqlite:///ledger.db"
 
 
-def new_writer(directory: Path, *, max_bytes: int = 1 << 20, segment_bytes: int = 1 << 20) -> JournalWriter:
+def new_writer(directory: Path, *, max_bytes: int = 1 << 24, segment_bytes: int = 1 << 20) -> JournalWriter:
     """A writer with small limits."""
     return JournalWriter(directory, URL, max_bytes=max_bytes, fsync=False, segment_bytes=segment_bytes)
 
@@ -40,6 +44,17 @@ def only_file(directory: Path) -> Path:
     """The one journal of a directory."""
     (file,) = list_journals(directory, ledger_id(URL))
     return file.path
+
+
+def used_bytes(directory: Path) -> int:
+    """What lies in a directory."""
+    return sum(path.stat().st_size for path in directory.iterdir())
+
+
+def fill(writer: JournalWriter) -> None:
+    """Writes until nothing new is taken."""
+    while not writer.full:
+        writer.append_settled(settled_row("a"))
 
 
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -98,19 +113,66 @@ def test_spellings_of_one_ledger_have_one_id(tmp_path: Path, monkeypatch: pytest
 def test_a_full_journal_refuses_progress_then_requests_and_never_the_end_of_one(tmp_path: Path) -> None:
     writer = new_writer(tmp_path, max_bytes=4000)
     writer.append_open(open_row("first"))
-    while not writer.full:
-        try:
-            writer.append_progress(open_row("first", message="x" * 100))
-        except JournalFull:
-            break
-    writer.append_open(open_row("second"))
+    while used_bytes(tmp_path) < 3600:
+        writer.append_progress(open_row("first", message="x" * 100))
+    with pytest.raises(JournalFull):
+        writer.append_progress(open_row("first"))
+    writer.append_open(open_row("second", message="x" * 400))
     with pytest.raises(JournalFull, match="max_journal_bytes"):
-        writer.append_open(open_row("too big", message="x" * 4000))
+        writer.append_open(open_row("third"))
     writer.append_settled(settled_row("first"))
     writer.append_settled(settled_row("second", message="y" * 2000))
     with pytest.raises(JournalFull):
         writer.append_settled(settled_row("never opened here"))
     assert writer.full
+    writer.close()
+
+
+@given(st.lists(st.integers(0, 3000), min_size=30, max_size=40))
+@settings(max_examples=30)
+def test_full_is_what_the_next_request_is_told_however_long_its_record(sizes: list[int]) -> None:
+    with TemporaryDirectory() as directory:
+        writer = new_writer(Path(directory), max_bytes=20_000)
+        answers = []
+        for number, size in enumerate(sizes):
+            full = writer.full
+            try:
+                writer.append_open(open_row(f"r{number}", message="x" * size))
+            except JournalFull:
+                answers.append((full, True))
+            else:
+                answers.append((full, False))
+        assert {(True, True), (False, False)} >= set(answers)
+        writer.close()
+
+
+def test_several_segments_fit_into_a_small_journal(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, URL, max_bytes=40_000, fsync=False)
+    fill(writer)
+    sizes = [file.path.stat().st_size for file in writer.files()]
+    assert len(sizes) > 8
+    assert max(sizes) < 40_000 / 8
+    assert sum(sizes) < 40_000 + 2000
+    writer.close()
+
+
+def test_a_segment_that_could_not_be_cut_is_cut_once_it_is_drained(tmp_path: Path) -> None:
+    directory, aside = tmp_path / "journal", tmp_path / "aside"
+    writer = new_writer(directory, max_bytes=20_000)
+    directory.rename(aside)
+    directory.touch()  # no further segment can be made
+    fill(writer)
+    (file,) = writer.files()
+    size_bytes = (aside / file.name).stat().st_size
+    writer.note_drained(file.segment, size_bytes)
+    assert len(writer.files()) == 1
+    directory.unlink()
+    aside.rename(directory)
+    writer.note_drained(file.segment, size_bytes)
+    writer.drop(file.segment, damaged=False)
+    assert not writer.full
+    writer.append_open(open_row("next"))
+    assert not file.path.exists()
     writer.close()
 
 
@@ -191,10 +253,34 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         open_reader(path)
 
 
-def test_a_row_that_json_cannot_hold_is_refused_aloud(tmp_path: Path) -> None:
+def test_a_row_that_json_cannot_hold_is_booked_with_replacements(tmp_path: Path) -> None:
     writer = new_writer(tmp_path)
-    with pytest.raises(JournalError, match="JSON"):
-        writer.append_open(open_row("a", message="\ud800"))
+    writer.append_settled(settled_row("a", message="half \ud800", raw_usage={"\udfff": Decimal("NaN")}))
+    assert records(only_file(tmp_path)) == [
+        Settled(settled_row("a", message="half \ufffd", raw_usage={"\ufffd": None}))
+    ]
+    writer.close()
+
+
+def test_a_record_whose_number_is_out_of_range_is_damage_and_no_more(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path)
+    path = only_file(tmp_path)
+    with path.open("ab") as file:
+        file.write(
+            frame(
+                b'{"kind":"settled","row":{"request_id":"a","started_at":1,"raw_usage":{"x":1e%s}}}' % (b"9" * 30)
+            )
+        )
+        file.write(
+            frame(
+                b'{"kind":"settled","row":{"request_id":"a","started_at":1,"raw_usage":{"x":%s}}}' % (b"[" * 9999)
+            )
+        )
+    writer.append_settled(settled_row("b"))
+    reader = open_reader(path)
+    found = reader.read()
+    reader.close()
+    assert [isinstance(item, Located) for item in found] == [False, False, True]
     writer.close()
 
 

@@ -1,0 +1,175 @@
+"""One connection: uvicorn's protocol with what it lacks.
+
+* a bound on the size of a request's head, and on the time it may take
+* an answer in our shape to what is no HTTP, wherever in a request that shows
+* an end at once, for a client that takes nothing: `scope["extensions"]["kimi.abort"]()`
+"""
+
+import asyncio
+import re
+from http import HTTPStatus
+from typing import Final
+
+from typing_extensions import override
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from kimi_gateway.errors import InvalidRequest
+from kimi_gateway.server.gate import LINGER_S
+
+HEAD_LIMIT_BYTES: Final = 64 * 1024
+HEAD_TIMEOUT_S: Final = 30.0
+_UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. A head that is larger than `HEAD_LIMIT_BYTES` is a 431, wherever its packets are cut."""
+
+    head_timeout_s = HEAD_TIMEOUT_S
+    _head_is_open = False
+    _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+    _in_body = False
+    _message_ended = False  # in the part of the data that is being parsed
+    _refused = False
+    _answering: RequestResponseCycle | None = None
+    """The request whose answer is due now; `cycle` is the one that came in last."""
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_is_late)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        self._disconnect()
+        super().connection_lost(exc)
+
+    @override
+    def on_message_begin(self) -> None:
+        self._head_is_open = True
+        super().on_message_begin()
+        self.scope["extensions"] = {"kimi.abort": self.abort}  # type: ignore[dict-item]  # ours is a callable
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._head_is_open = False
+        self._head_bytes = 0
+        self._stop_head_timer()
+        super().on_headers_complete()
+        self._in_body = True
+
+    @override
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        self._message_ended = True
+        super().on_message_complete()
+
+    @override
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        while data and not self._refused and not self.transport.is_closing():
+            if self._in_body:
+                self._parse(data)
+                return
+            room = HEAD_LIMIT_BYTES - self._head_bytes
+            if room == 0:
+                self._refuse(
+                    431, "headers_too_large", f"the request's head is larger than {HEAD_LIMIT_BYTES} bytes"
+                )
+                return
+            part, data = (data, b"") if len(data) <= room else (data[:room], data[room:])
+            self._parse(without_upgrade(part), len(part))
+
+    def _parse(self, part: bytes, head_bytes: int = 0) -> None:
+        """Parses some data, of which at most `head_bytes` belong to a head that does not end in it.
+
+        A head behind the end of another message is counted from the next part on.
+        """
+        self._message_ended = False
+        super().data_received(part)
+        if not self._head_is_open or self._refused:
+            return
+        if not self._message_ended:
+            self._head_bytes += head_bytes
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_is_late)
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "invalid_http", f"{msg.rstrip('.')}; send HTTP/1.1")
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Answers what is no request, and closes; an answer under way is only cut off.
+
+        What the client still sends is read for a moment: closing on it would reset the connection, and the client
+        would not see the answer.
+        """
+        if self.transport.is_closing():
+            return
+        if not self._may_answer():
+            self.transport.close()
+            return
+        self._refused = True
+        self._disconnect()
+        body = InvalidRequest(message, code=code).body()
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _may_answer(self) -> bool:
+        """Whether the request that is wrong is the one whose answer is due, and nothing of it has left yet."""
+        # None until the first request, whatever uvicorn's annotation says.
+        cycle: RequestResponseCycle | None = getattr(self, "cycle", None)
+        if cycle is None:
+            return True
+        if self._in_body:
+            return cycle is self._answering and not cycle.response_started
+        return cycle.response_complete
+
+    def abort(self) -> None:
+        """Ends the connection at once: closing it would wait until the client has taken what is written.
+
+        The application may return then as after any disconnection; nothing is logged.
+        """
+        self._disconnect()
+        self.transport.abort()
+
+    def _disconnect(self) -> None:
+        """Tells the application that waits for this client, or writes to it, that nobody is there any more."""
+        cycle = self._answering
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """The start of a request with its `Upgrade` header under a name that nothing acts on.
+
+    The parser (httptools 0.9) drops the body of a request that offers an upgrade, and the JDK's HTTP client offers
+    h2c with every first POST. A server may ignore the offer; one split over two packets goes unnoticed.
+    """
+    end = data.find(b"\r\n\r\n")
+    head = data if end < 0 else data[:end]
+    if not _UPGRADE.search(head):
+        return data
+    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + data[len(head) :]

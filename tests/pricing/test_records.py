@@ -1,0 +1,59 @@
+"""The records of a journal as JSON: every row can be written, and no line can do worse than be damaged."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pricing.ledger.records import RecordError, Settled, decode_record, decode_row, encode
+from support.ledger_rows import settled_row
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=6)  # halves of surrogate pairs included
+NUMBERS = st.one_of(
+    st.integers(), st.integers(2**63, 2**80), st.floats(), st.decimals(), st.just(Decimal("1e999999999"))
+)
+ANY_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), NUMBERS, ANY_TEXT),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(ANY_TEXT, inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(ANY_TEXT, ANY_JSON, max_size=3), ANY_TEXT, st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=2))
+@settings(max_examples=200)
+def test_every_row_can_be_written_and_read_back(usage: dict[str, Any], text: str, tags: dict[str, str]) -> None:
+    row = settled_row("a", raw_usage=usage, message=text, tags=tags)
+    read = decode_record(encode(Settled(row)))
+    assert isinstance(read, Settled)
+    assert (read.row.request_id, read.row.cost_nano) == ("a", row.cost_nano)
+    assert decode_row(encode(row).decode()) == read.row
+
+
+def test_what_can_be_written_is_left_as_it_is() -> None:
+    row = settled_row(
+        "a", message="\ud83d\ude00 \ud83d", raw_usage={"cost": Decimal("0.0212"), "x": Decimal("inf")}
+    )
+    read = decode_record(encode(Settled(row))).row  # type: ignore[union-attr]  # it is no head
+    assert read.message == "\U0001f600 \ufffd"
+    assert read.raw_usage == {"cost": Decimal("0.0212"), "x": None}
+
+
+def test_what_nests_too_deep_is_cut_off() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    row = settled_row("a", raw_usage={"deep": deep, "total_tokens": 8})
+    read = decode_record(encode(Settled(row))).row  # type: ignore[union-attr]  # it is no head
+    assert read.raw_usage is not None
+    assert read.raw_usage["total_tokens"] == 8
+
+
+@pytest.mark.parametrize("value", ["1e" + "9" * 30, "-1e-" + "9" * 30, "[" * 9999 + "]" * 9999, '"\\ud800"', "1e"])
+def test_a_line_that_cannot_be_read_is_said_to_be_none(value: str) -> None:
+    row = f'{{"request_id":"a","started_at":1,"raw_usage":{{"x":{value}}}}}'
+    with pytest.raises(RecordError):
+        decode_record(f'{{"kind":"settled","row":{row}}}'.encode())
+    with pytest.raises(RecordError):
+        decode_row(row)
