@@ -90,6 +90,9 @@ class Metrics:
         self._repairs = Counter(
             "kimi_thinking_repairs", "Thoughts put back into histories that had lost them.", registry=registry
         )
+        self._wait = Histogram(
+            "kimi_queue_wait_seconds", "Time waited for a target.", buckets=_SECONDS, registry=registry
+        )
         self._in_flight = Gauge("kimi_in_flight", "Requests under way.", registry=registry)
         self._faults = Counter(
             "kimi_upstream_faults", "Faults of upstreams.", ("target", "kind"), registry=registry
@@ -163,6 +166,7 @@ class Metrics:
         bound = self._bound_for((target, model, tier, key, kind))
         bound.requests.inc()
         bound.seconds.observe(seconds)
+        self._wait.observe(row.wait_ms / 1000)
         for meter, count in meters_of(row):
             if count:
                 counter = bound.tokens.get(meter)

@@ -21,9 +21,7 @@ GRAFANA = MONITORING / "grafana"
 DASHBOARD: dict[str, Any] = json.loads((GRAFANA / "dashboards" / "kimi-gateway.json").read_text())
 
 # Names of the design page that a gateway may not have yet; their labels are not known before they are built.
-DESIGNED = {
-    "kimi_queue_wait_seconds_bucket": frozenset({"le"}),
-}
+DESIGNED: dict[str, frozenset[str]] = {}
 # Read in the sources of vLLM 0.33.0 (v1/metrics/loggers.py) and SGLang 0.5.23 (srt/observability).
 OF_ENGINES = {
     "vllm:num_requests_running",

@@ -111,7 +111,7 @@ def _target(name: str, port: int) -> str:
 def test_a_slow_unstreamed_answer_outlives_the_idle_limit(quick_lab: Lab) -> None:
     """Unstreamed requests are streamed upstream, so the idle limit sees the chunks."""
     finish = chunk("end").replace('"delta"', '"finish_reason": "stop", "delta"')
-    timeline = [*[[0.5 * step, chunk(f"{step} ")] for step in range(1, 11)], [5.2, finish + "data: [DONE]\n\n"]]
+    timeline = [*[[step, chunk(f"{step} ")] for step in range(1, 11)], [10.1, finish + "data: [DONE]\n\n"]]
     heard = quick_lab.ask({**ASK, "stream": False}, {"status": 200, "timeline": timeline}, target="vllm")
     assert heard.json["choices"][0]["message"]["content"] == "1 2 3 4 5 6 7 8 9 10 end"
     assert heard.headers["x-kimi-attempts"] == "1"

@@ -8,7 +8,7 @@ import pytest
 
 from support.lab import Lab, ledger_url, wait_for_row
 
-PATIENCE_S = 2.0
+PATIENCE_S = 5.0
 
 
 def chunk(text: str, finish: str | None = None) -> str:
@@ -16,7 +16,7 @@ def chunk(text: str, finish: str | None = None) -> str:
     return f"data: {json.dumps({'id': 'c-1', 'model': 'kimi-k3.1-pro', 'choices': [choice]})}\n\n"
 
 
-SLOW = {"status": 200, "timeline": [[3.0, chunk("late")], [5.0, chunk("r", "stop") + "data: [DONE]\n\n"]]}
+SLOW = {"status": 200, "timeline": [[7.0, chunk("late")], [10.0, chunk("r", "stop") + "data: [DONE]\n\n"]]}
 
 
 def ask(lab: Lab, target: str) -> Any:
@@ -42,7 +42,7 @@ def test_a_slow_answer_reaches_an_impatient_client_in_one_attempt(shared_lab: La
 
 
 def test_an_error_after_the_early_start_is_an_error_body(shared_lab: Lab) -> None:
-    shared_lab.upstreams["sglang"].add({"status": 200, "timeline": [[3.0, chunk("half")]], "then": "close"})
+    shared_lab.upstreams["sglang"].add({"status": 200, "timeline": [[5.5, chunk("half")]], "then": "close"})
     raw = ask(shared_lab, "sglang")
     body = json.loads(raw.text)
     assert raw.status_code == 200
