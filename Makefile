@@ -17,7 +17,7 @@ run: install
 	$(BIN)/kimi-gateway serve --emulator-if-empty
 
 test: install lint types
-	$(BIN)/pytest -n auto --dist worksteal -m 'not chaos'
+	$(BIN)/pytest -n auto --dist loadfile -m 'not chaos'
 
 lint: install
 	$(BIN)/ruff check .
@@ -30,11 +30,8 @@ types: install
 chaos: install
 	$(BIN)/pytest -n 2 -m chaos --timeout 1800
 
-bench: install
-	$(BIN)/python -m bench
-
-test-engines: install
-	$(BIN)/pytest tests/engines --timeout 600
+bench test-engines:
+	@echo "make $@ is not built yet" >&2; exit 2
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
