@@ -13,6 +13,7 @@ from backends.dialect import Dialect
 from backends.json import JsonObject, as_object, decode, encode
 from backends.media import media_fault
 from backends.messages import MessageHead, encode_messages, narrowed_tools
+from backends.schema import normalise_response_format, normalise_tools
 
 Raw = msgspec.Raw
 
@@ -103,6 +104,7 @@ def encode_request(wish: Wish, dialect: Dialect, foreign: frozenset[str]) -> Req
     _set_effort(out, wish, dialect)
     _set_cache_options(out, wish, dialect, adjusted)
     _narrow_tool_choice(out, wish, dialect, adjusted)
+    _normalise_schemas(out, dialect, adjusted)
     _set_conversation(out, wish, dialect)
     _merge(out, wish.extra_body)
     headers = dict(dialect.extra_headers)
@@ -172,6 +174,18 @@ def _narrow_tool_choice(out: dict[str, object], wish: Wish, dialect: Dialect, ad
     out["tools"] = narrowed
     out["tool_choice"] = "required"
     adjusted.append("tool_choice")
+
+
+def _normalise_schemas(out: dict[str, object], dialect: Dialect, adjusted: list[str]) -> None:
+    """Tool parameters and answer schemas in Moonshot's flavour, where the target refuses others. What it takes
+    keeps its bytes."""
+    if not dialect.schema_flavour:
+        return
+    for name, normalise in (("tools", normalise_tools), ("response_format", normalise_response_format)):
+        raw = out.get(name)
+        if isinstance(raw, Raw):
+            out[name], changed = normalise(raw)
+            adjusted += changed
 
 
 def _set_conversation(out: dict[str, object], wish: Wish, dialect: Dialect) -> None:

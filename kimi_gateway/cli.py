@@ -1,6 +1,6 @@
-"""The command `kimi-gateway`: `serve`, `emulate` and `check`.
+"""The command `kimi-gateway`: `serve`, `emulate`, `check` and `lint-tools`.
 
-Exit codes: 0 well, 1 `check` found mistakes, 2 something to set right first.
+Exit codes: 0 well, 1 `check` or `lint-tools` found something, 2 something to set right first.
 """
 
 import asyncio
@@ -112,6 +112,23 @@ Examples:
 """
 
 
+_LINT_HELP = """Show what Moonshot would refuse in tools and JSON Schemas, and what the gateway repairs by itself.
+
+FILE is JSON: a list of tools, a request or another object with tools, the answer of an MCP server to tools/list,
+or one schema; JSON Lines are read as a list, and - is standard input. Looked at are names, repeated names, sizes
+and schemas.
+
+Exit code 0: nothing found; 1: something found, even if the gateway repairs it; 2: FILE cannot be read.
+
+Examples:
+
+\b
+  kimi-gateway lint-tools tools.json
+  kimi-gateway lint-tools --format json request.json
+  python -c "import app, json; print(json.dumps(app.Order.model_json_schema()))" | kimi-gateway lint-tools -
+"""
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"kimi-gateway {__version__}")
@@ -209,6 +226,20 @@ def check(
     if config is not None and not config.is_file():
         _stop(f"--config: there is no file {config}")
     raise typer.Exit(run_check(config, process_environment(), probe=probe, output=output))
+
+
+@app.command("lint-tools", help=_LINT_HELP)
+def lint_tools(
+    file: Annotated[str, typer.Argument(help="The JSON file, or - for standard input.", metavar="FILE")],
+    output: Annotated[Output, typer.Option("--format", help="How to print.")] = Output.TABLE,
+) -> None:
+    from kimi_gateway.lint import LintError, run_lint  # as above: tables
+
+    try:
+        code = run_lint(file, output)
+    except LintError as err:
+        _stop(str(err))
+    raise typer.Exit(code)
 
 
 async def _emulate(config: EmulatorConfig, sock: socket.socket) -> None:

@@ -252,6 +252,12 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     total_ms: int | None = None
 
 
+def _why(row: LedgerRow) -> str:
+    """The error as the client heard it, and the faults of the attempts as the operator should."""
+    faults = [f"{one.target} {one.fault}: {one.message}" for one in row.attempts if one.fault is not None]
+    return "; ".join([*([row.message] if row.message else []), *faults])
+
+
 def request_line(row: LedgerRow, stamp: str) -> RequestLine:
     """What the log says of a request that ended; `stamp` is the time of the line."""
     fresh, cache_read, write_5m, write_1h, output, search = (count for _, count in meters_of(row))
@@ -286,7 +292,7 @@ def request_line(row: LedgerRow, stamp: str) -> RequestLine:
         row.thinking,
         row.error_type,
         row.error_code,
-        row.message,
+        _why(row),
         row.wait_ms,
         row.ttft_ms,
         row.total_ms,
@@ -299,7 +305,7 @@ def request_text(row: LedgerRow) -> str:
     cost = "unpriced" if row.cost_nano is None else f"${usd_text(row.cost_nano)}"
     ttft = "" if row.ttft_ms is None else f" first {row.ttft_ms / 1000:.2f}s"
     total = "" if row.total_ms is None else f" total {row.total_ms / 1000:.2f}s"
-    error = f" {row.error_code or row.error_type}: {row.message}" if row.message else ""
+    error = f" {row.error_code or row.error_type}: {_why(row)}" if row.message else ""
     return one_line(
         f"{row.status} {row.http_status} {row.model} via {row.target} key={row.key} effort={row.effort} "
         f"{tokens} {cost}{ttft}{total} {row.request_id}{error}"

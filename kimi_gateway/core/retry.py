@@ -31,6 +31,9 @@ _ELSEWHERE_ONLY: Final = frozenset(
         FaultKind.CONTEXT,
     }
 )
+_NEVER_SERVED: Final = frozenset({FaultKind.CONNECT, FaultKind.TLS, FaultKind.QUOTA, FaultKind.AUTH})
+"""Faults of a target that took no work at all: asking another one adds no load to anything."""
+
 _FINAL: Final = frozenset({FaultKind.FILTER, FaultKind.REQUEST})
 _FIRST_WAIT_S: Final = 0.25
 _LONGEST_WAIT_S: Final = 8.0
@@ -69,6 +72,12 @@ def next_step(fault: Fault, standing: Standing) -> Decision:
     if fault.kind in (FaultKind.OVERLOAD, FaultKind.RATE):
         return _after_limit(fault, standing)
     return _NEXT if standing.others else Decision("again", pause_s(standing.repeats, standing.draw))
+
+
+def needs_budget(fault: Fault, decision: Decision) -> bool:
+    """Whether a further attempt counts against the budget of all requests. Moving on from a target that never
+    took the request does not: with a first target down, every request must reach the second."""
+    return decision.step == "again" or fault.kind not in _NEVER_SERVED
 
 
 def _after_limit(fault: Fault, standing: Standing) -> Decision:

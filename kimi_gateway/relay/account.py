@@ -15,6 +15,7 @@ from kimi_gateway.relay.settle import (
     book_unknown,
     doubts,
     measured_use,
+    note,
     price_tag,
     seller_of,
 )
@@ -69,6 +70,10 @@ class Account:
         self.tally = Tally()
         self._fault = self._first_byte = self._used = None
         self._start(option)
+
+    def note(self, anomaly: str) -> None:
+        """Something about this request that whoever reads its row should know, by name."""
+        note(self.row, (anomaly,))
 
     @property
     def attempts(self) -> int:

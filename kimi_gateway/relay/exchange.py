@@ -14,7 +14,7 @@ from backends.fold import as_chunks
 from backends.json import JsonError
 from backends.ports import Reply, UpstreamFault
 from backends.reader import Chunk, ChunkReader, Done, Failed, Item, read_complete
-from kimi_gateway.core.retry import Standing, next_step
+from kimi_gateway.core.retry import Standing, needs_budget, next_step
 from kimi_gateway.core.shaping import event
 from kimi_gateway.errors import GatewayError, ShuttingDown
 from kimi_gateway.relay.account import Account
@@ -173,7 +173,10 @@ class Exchange:
             draw=self._ctx.random_bits(53) / 2**53,
         )
         decision = next_step(fault, standing)
-        if decision.step == "stop" or not self._ctx.retries.take():
+        if decision.step == "stop":
+            return False
+        if needs_budget(fault, decision) and not self._ctx.retries.take():
+            self._account.note("retry_budget_spent")
             return False
         if self._reply is not None:
             self._reply.close()

@@ -116,7 +116,7 @@ def _bad_gateway(fault: Fault) -> GatewayError:
 def _unreachable(fault: Fault) -> GatewayError:
     """The address stays with the operator: in the log and in the row's attempts."""
     return UpstreamError(
-        "the upstream could not be reached; the gateway's log and `kimi-gateway check` say why",
+        "the upstream could not be reached; the operator sees why in the gateway's log and with kimi-pricing show",
         code="bad_gateway",
         headers={"x-should-retry": "false"},
     )

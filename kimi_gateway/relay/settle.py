@@ -96,7 +96,7 @@ def book(row: LedgerRow, used: Used | None, tag: PriceTag) -> None:
         _book_measured(row, used, cost)
         return
     row.estimated, row.prompt_tokens, row.completion_tokens = True, used.prompt.tokens, used.output.tokens
-    _note(row, used.anomaly)
+    note(row, used.anomaly)
     if tag.rates is None:
         _book_cost(row, None)
         return
@@ -110,7 +110,7 @@ def book_unknown(row: LedgerRow, reason: str) -> None:
     row.prompt_tokens = row.completion_tokens = row.cached_tokens = row.reasoning_tokens = None
     row.write_5m_tokens = row.write_1h_tokens = row.cost_nano = row.table_cost_nano = None
     row.lines, row.cost_source, row.estimate_bound_nano = [], "unpriced", None
-    _note(row, (f"unaccountable_{reason}",))
+    note(row, (f"unaccountable_{reason}",))
 
 
 def _book_cost(row: LedgerRow, cost: Cost | None) -> None:
@@ -136,9 +136,9 @@ def _book_measured(row: LedgerRow, measured: Measured, cost: Cost | None) -> Non
             anomalies.append("cost_below_nano")
         row.cost_nano, row.cost_source = int(whole), "upstream"
         row.table_cost_nano = cost.nano if cost is not None else None
-    _note(row, anomalies)
+    note(row, anomalies)
 
 
-def _note(row: LedgerRow, anomalies: Iterable[str]) -> None:
+def note(row: LedgerRow, anomalies: Iterable[str]) -> None:
     """Adds the names that the row does not have yet."""
     row.anomaly = ",".join(dict.fromkeys((*filter(None, row.anomaly.split(",")), *anomalies)))

@@ -129,7 +129,8 @@ def test_a_developer_message_becomes_a_system_message() -> None:
 
 
 def test_a_named_tool_is_narrowed_where_only_required_is_taken() -> None:
-    tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("wx", "news")]
+    parameters = {"type": "object", "properties": {}}
+    tools = [{"type": "function", "function": {"name": name, "parameters": parameters}} for name in ("wx", "news")]
     choice = {"type": "function", "function": {"name": "wx"}}
     made = request("moonshot", {"tools": tools, "tool_choice": choice}, named_tool="wx")
     body: Any = decode(made.body)

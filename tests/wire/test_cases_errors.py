@@ -10,6 +10,7 @@ import pytest
 
 from support.cases import case
 from support.lab import Heard, Lab, lab, post
+from support.scripted import dead_port
 
 OK = {"status": 200, "json_usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}}
 
@@ -215,3 +216,17 @@ def test_a_failed_first_attempt_leaves_no_trace_in_the_stream(falling: Lab) -> N
     heard = post(falling.gateway.base_url, request, {})
     assert (heard.joined("content"), heard.done) == ("hi", True)
     assert {chunk["id"] for chunk in heard.chunks} == {"second"}
+
+
+def test_with_the_first_target_down_every_request_reaches_the_second() -> None:
+    with dead_port() as port:
+        dead = (
+            f'[[targets]]\nname = "dead"\ndialect = "vllm"\nbase_url = "http://127.0.0.1:{port}/v1"\n'
+            'models = { "kimi-k3.1-pro" = "m" }\n'
+        )
+        with lab(dead + route("dead", "moonshot")) as made:
+            request = case("err-04")["given"]["client_request"]
+            made.upstreams["moonshot"].add(*[OK] * 30)
+            heard = [post(made.gateway.base_url, request, {}) for _ in range(30)]
+    assert [answer.status for answer in heard] == [200] * 30
+    assert {answer.headers["x-kimi-target"] for answer in heard} == {"moonshot"}

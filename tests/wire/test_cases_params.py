@@ -123,6 +123,17 @@ def test_par_08_fields_of_others(shared_lab: Lab, target: str) -> None:
     assert set(wanted["lacks"]) <= set(heard.headers["x-kimi-adjusted"].split(","))
 
 
+def test_sch_01_a_schema_that_moonshot_refuses_is_mended_and_said(shared_lab: Lab) -> None:
+    found = case("sch-01")
+    request = found["given"]["client_request"]
+    heard, body = served(shared_lab, request)
+    properties = body["tools"][0]["function"]["parameters"]["properties"]
+    assert properties == found["expect"]["upstream_body"]["tools[0].function.parameters.properties"]
+    assert "tools[0].function.parameters" in heard.headers["x-kimi-adjusted"]
+    for target in ("openrouter", *ENGINES):
+        assert served(shared_lab, request, target)[1]["tools"] == request["tools"]
+
+
 @pytest.mark.parametrize("case_id", ["tool-01", "tool-02", "tool-03"])
 def test_tool_calls_are_assembled_by_index(shared_lab: Lab, case_id: str) -> None:
     found = case(case_id)

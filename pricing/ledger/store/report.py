@@ -141,7 +141,10 @@ def _row(dimensions: Sequence[_Dimension], found: Mapping[Any, Any]) -> ReportRo
         by={one.name: one.shown(found[f"by_{place}"]) for place, one in enumerate(dimensions)},
         requests=count,
         tokens={name: _whole(found[name]) for name in TOKEN_COLUMNS},
-        unknown={name: count - int(found[f"known_{name}"]) for name in TOKEN_COLUMNS},
+        # A request that reached no model used nothing: there is nothing about it to know.
+        unknown={
+            name: max(0, count - int(found["without_use"]) - int(found[f"known_{name}"])) for name in TOKEN_COLUMNS
+        },
         cost_nano=cost,
         estimated_nano=int(found["estimated_nano"]),
         assumed_nano=int(found["assumed_nano"]),
