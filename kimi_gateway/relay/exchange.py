@@ -168,7 +168,7 @@ class Exchange:
         standing = Standing(
             retries_left=self._retries_left,
             repeats=self._repeats,
-            others=self._prepared.options.peek() is not None,
+            others=self._may_take(self._prepared.options.peek(), fault),
             max_wait_s=self._settings.retry.max_wait_s,
             draw=self._ctx.random_bits(53) / 2**53,
         )
@@ -184,6 +184,11 @@ class Exchange:
         await self._pause(decision.wait_s)
         self._begin_again(self._option if decision.step == "again" else self._prepared.options.take())
         return True
+
+    def _may_take(self, other: Option | None, fault: Fault) -> bool:
+        """Whether another target may do what this one could not: a prompt that is too long needs a larger window."""
+        larger = other is not None and other.target.window > self._option.target.window
+        return larger if fault.kind is FaultKind.CONTEXT else other is not None
 
     def _begin_again(self, option: Option | None) -> None:
         assert option is not None, "the decision looked at it"

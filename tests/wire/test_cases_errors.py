@@ -230,3 +230,19 @@ def test_with_the_first_target_down_every_request_reaches_the_second() -> None:
             heard = [post(made.gateway.base_url, request, {}) for _ in range(30)]
     assert [answer.status for answer in heard] == [200] * 30
     assert {answer.headers["x-kimi-target"] for answer in heard} == {"moonshot"}
+
+
+@pytest.mark.parametrize(("window", "calls_elsewhere"), [(1_048_576, 0), (2_000_000, 1)])
+def test_ctx_01_only_a_larger_window_is_tried_next(window: int, calls_elsewhere: int) -> None:
+    given = case("ctx-01")["given"]
+    with dead_port() as port:
+        other = (
+            f'[[targets]]\nname = "second"\ndialect = "vllm"\nbase_url = "http://127.0.0.1:{port}/v1"\n'
+            f'models = {{ "kimi-k3.1-pro" = "m" }}\ncontext_window = {window}\n'
+        )
+        with lab(other + route("sglang", "second")) as made:
+            made.upstreams["sglang"].add(*given["upstream"])
+            heard = post(made.gateway.base_url, given["client_request"], {})
+            row = made.row(heard)
+    assert row["attempts"] == 1 + calls_elsewhere
+    assert calls_elsewhere or heard.error["code"] == "context_length_exceeded"
