@@ -186,7 +186,7 @@ class Exchange:
         return True
 
     def _may_take(self, other: Option | None, fault: Fault) -> bool:
-        """Whether another target may do what this one could not: a prompt that is too long needs a larger window."""
+        """Whether another target may do better: a prompt that is too long needs a larger window."""
         larger = other is not None and other.target.window > self._option.target.window
         return larger if fault.kind is FaultKind.CONTEXT else other is not None
 
