@@ -1,7 +1,12 @@
 """Ports of the gateway: what the relay needs from the shell, each with a real adapter and one for tests."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from kimi_gateway.core.digest import TurnKeys
+from kimi_gateway.core.thought_record import Owner, Thought
+from kimi_gateway.core.thoughts import Found
 from pricing.ledger.row import LedgerRow
 
 
@@ -26,4 +31,58 @@ class Answer(Protocol):
 
     def interrupt(self) -> None:
         """Ends it with `shutting_down`: an error event in a stream, a 503 where nothing was sent yet."""
+        ...
+
+
+class StateUnavailable(Exception):
+    """The store did not answer within its time; the message says which and why, without any secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What is known of a history: its thoughts, each in the place of its keys, and a note on it."""
+
+    found: Sequence[Found | None]
+    note: bytes | None = None
+
+
+class Conversations(Protocol):
+    """Where the thoughts of conversations are kept, and one note on each: in the process or shared by several.
+
+    Bounds and retention are the store's. A place is a digest that a conversation is known by; a note is a small
+    record that only its writer can read. One round trip per call.
+    """
+
+    async def recall(self, owner: Owner, wanted: Sequence[TurnKeys], places: Sequence[bytes]) -> Remembered:
+        """The thoughts of these turns, and the note at the first of these places that has one.
+
+        Renews what it finds. Raises `StateUnavailable`.
+        """
+        ...
+
+    async def keep(
+        self,
+        owner: Owner,
+        thoughts: Sequence[tuple[TurnKeys, Thought]],
+        *,
+        conversation: bytes = b"",
+        places: Sequence[bytes] = (),
+        note: bytes | None = None,
+    ) -> None:
+        """Stores thoughts in that conversation of the owner (b"": in one of its own), and the note at each place.
+
+        What is stored already is renewed; what has no room is refused and counted. Raises `StateUnavailable`.
+        """
+        ...
+
+    async def forget_key(self, key: str) -> int:
+        """Deletes all that is kept under a key name; gives back how many thoughts. Raises `StateUnavailable`."""
+        ...
+
+    async def statistics(self) -> dict[str, int]:
+        """Sizes and counts by name, such as `bytes` and `evicted`. Raises `StateUnavailable`."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of connections and of what was started for them."""
         ...
