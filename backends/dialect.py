@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from backends.contract import NO_RULES, Contract
+
 EFFORTS = ("low", "high", "max")
 """What the K3 family knows (platform.kimi.ai/docs/api/chat); absent means max upstream."""
 
@@ -53,7 +55,9 @@ class Dialect:
     media_types: frozenset[str] = frozenset()  # types of data URLs it takes; empty = whatever it is sent
     partial: Literal["partial", "continue_final_message"] = "partial"
     schema_flavour: Literal["", "moonshot"] = ""
-    tool_id_pattern: str = ""  # a regular expression the ids must match, "" = any
+    tool_id_pattern: str = ""
+    """A regular expression that the ids of tool calls must match as a whole, "" = any."""
+    contract: Contract = NO_RULES  # what it refuses besides
     cache_options: bool = False  # takes prompt_cache_options (Moonshot's meaning)
     extra_headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,6 +67,9 @@ class Dialect:
     reports_cost: bool = False  # usage.cost is what is charged, in USD
     created_is_write: bool = False  # prompt_tokens_details.created_cache_tokens has a price
     marks_named_call_stop: bool = False  # finish_reason stop after a named tool choice although a call was made
+    leaked_call_opening: str = ""
+    """How a call begins that leaks into the content of an answer to a request that wants none; "" where that is
+    not known to happen."""
 
     # --- money ----------------------------------------------------------------------------------------------
     seller: str = ""  # whose card prices it; "" = nobody's: unpriced unless the target states prices

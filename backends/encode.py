@@ -6,16 +6,26 @@ What a target honours is sent as it is; what it would refuse is repaired for thi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
+from backends.contract import Incapable as Incapable
+from backends.contract_fields import choice_in_words, hold_fields
+from backends.contract_mending import mend
+from backends.contract_messages import Look, look_at
+from backends.contract_tools import ToolLists
 from backends.dialect import Dialect
 from backends.json import JsonObject, as_object, decode, encode
 from backends.media import media_fault
-from backends.messages import MessageHead, encode_messages, narrowed_tools
-from backends.schema import normalise_response_format, normalise_tools
+from backends.messages import MessageHead, encode_messages
+from backends.schema import Kind, is_remembered, normalise_response_format
+from backends.tool_ids import ToolIds
 
 Raw = msgspec.Raw
+
+_CHEAP_SCHEMA_BYTES: Final = 8_192
+_CHEAP_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 
 _OURS = frozenset(
     {
@@ -35,19 +45,13 @@ _OURS = frozenset(
 """Fields that are not copied: each is decided below."""
 
 
-class Incapable(ValueError):
-    """The target lacks what the request needs; `param` names the field."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
-
-
 @dataclass(frozen=True, slots=True)
 class Wish:
     """A request after the gateway's own decisions. `fields` and `messages` are slices of the client's body.
 
-    `effort` None sends none; `ttl` "" sends no cache option; `output_limit` None sends no limit.
+    `effort` None sends none; `ttl` "" sends no cache option; `output_limit` None sends no limit. `warm_tokens` are
+    those of the conversation that the target is thought to have cached: above `narrow_tools_above` (0: no limit)
+    the tools are not narrowed to the one that `tool_choice` names, because that loses them.
     """
 
     fields: Mapping[str, Raw]
@@ -62,30 +66,84 @@ class Wish:
     output_limit: int | None = None
     n: int = 1
     named_tool: str | None = None
+    warm_tokens: int = 0
+    narrow_tools_above: int = 0
     conversation: str = ""
     extra_body: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Body and extra headers of one upstream call, and the request paths that were changed."""
+    """Body and extra headers of one upstream call, and the request paths that were changed.
+
+    `narrowed`: tools were left out so that `required` means the one that was named, which loses the cached prefix.
+    `tool_ids`, where the upstream takes only ids of a certain form, turns those of its answer back (`to_client`).
+    """
 
     body: bytes = field(repr=False)
     headers: Mapping[str, str]
     adjusted: tuple[str, ...]
+    narrowed: bool = False
+    tool_ids: ToolIds | None = None
 
 
 def encode_request(wish: Wish, dialect: Dialect, foreign: frozenset[str]) -> Request:
     """The upstream's request. `foreign` are fields of other dialects: left out, disclosed.
 
-    Raises `Incapable` for n above the dialect's limit, thinking off where it cannot be switched off, and media
-    that the dialect does not take.
+    Raises `Incapable` for what this target lacks and no repair brings: n above the dialect's limit, thinking off
+    where it cannot be switched off, media, roles, tools or formats that it does not take. A pure function: what
+    `is_costly` calls so may run in a thread.
     """
     _check_capabilities(wish, dialect)
+    look = look_at(wish.heads, dialect.contract)
+    _check_media(wish, dialect, look)
     adjusted: list[str] = []
-    encoded = encode_messages(wish.messages, wish.heads, dialect)
-    adjusted += encoded.adjusted
-    out: dict[str, object] = {"model": wish.model, "messages": encoded.messages}
+    out = _copied(wish, dialect, foreign, adjusted)
+    tools = ToolLists(dialect)
+    narrowed = _hold_tools(out, wish, tools, declared=look.declares_tools)
+    ids = ToolIds(dialect.tool_id_pattern) if dialect.tool_id_pattern else None
+    mending = mend(wish.messages, wish.heads, look, tools, ids)
+    encoded = encode_messages(wish.messages, wish.heads, dialect, mending)
+    out["messages"] = encoded.messages
+    out |= _stream_fields(wish)
+    if wish.output_limit is not None:
+        out["max_completion_tokens"] = wish.output_limit
+    if encoded.continues:
+        out |= {"continue_final_message": True, "add_generation_prompt": False}
+    _set_effort(out, wish, dialect)
+    _set_cache_options(out, wish, dialect, adjusted)
+    _hold_choice(out, wish, dialect, adjusted)
+    hold_fields(out, dialect.contract, tools=tools.count, adjusted=adjusted)
+    adjusted += tools.adjusted
+    _normalise_format(out, dialect, adjusted)
+    _set_conversation(out, wish, dialect)
+    _merge(out, wish.extra_body)
+    headers = dict(dialect.extra_headers)
+    if wish.conversation and dialect.conversation_header:
+        headers[dialect.conversation_header] = wish.conversation
+    return Request(encode(out), headers, tuple(dict.fromkeys((*encoded.adjusted, *adjusted))), narrowed, ids)
+
+
+def is_costly(wish: Wish, dialect: Dialect) -> bool:
+    """`encode_request` would take more than about a millisecond: large schemas that are not remembered, or
+    messages of many megabytes. Takes microseconds itself."""
+    if sum(map(len, wish.messages)) > _CHEAP_MESSAGE_BYTES:
+        return True
+    if not dialect.schema_flavour:
+        return False
+    lists = [wish.fields.get("tools"), *(head.tools for head in wish.heads if isinstance(head.tools, Raw))]
+    if any(_is_new("tools", raw) for raw in lists):
+        return True
+    return _is_new("format", wish.fields.get("response_format"))
+
+
+def _is_new(kind: Kind, raw: object) -> bool:
+    return isinstance(raw, Raw) and len(raw) > _CHEAP_SCHEMA_BYTES and not is_remembered(kind, raw)
+
+
+def _copied(wish: Wish, dialect: Dialect, foreign: frozenset[str], adjusted: list[str]) -> dict[str, object]:
+    """Model, messages and the fields that pass as they are."""
+    out: dict[str, object] = {"model": wish.model, "messages": wish.messages}
     for name, raw in wish.fields.items():
         if name in _OURS:
             continue
@@ -96,21 +154,7 @@ def encode_request(wish: Wish, dialect: Dialect, foreign: frozenset[str]) -> Req
                 adjusted.append(name)
         else:
             out[name] = raw
-    out |= _stream_fields(wish)
-    if wish.output_limit is not None:
-        out["max_completion_tokens"] = wish.output_limit
-    if encoded.continues:
-        out |= {"continue_final_message": True, "add_generation_prompt": False}
-    _set_effort(out, wish, dialect)
-    _set_cache_options(out, wish, dialect, adjusted)
-    _narrow_tool_choice(out, wish, dialect, adjusted)
-    _normalise_schemas(out, dialect, adjusted)
-    _set_conversation(out, wish, dialect)
-    _merge(out, wish.extra_body)
-    headers = dict(dialect.extra_headers)
-    if wish.conversation and dialect.conversation_header:
-        headers[dialect.conversation_header] = wish.conversation
-    return Request(encode(out), headers, tuple(adjusted))
+    return out
 
 
 def _check_capabilities(wish: Wish, dialect: Dialect) -> None:
@@ -119,7 +163,10 @@ def _check_capabilities(wish: Wish, dialect: Dialect) -> None:
     if wish.thinking_off and dialect.thinking_off is None:
         param = "thinking" if "thinking" in wish.fields else "reasoning_effort"
         raise Incapable(param, f"{param} asks for thinking off, but this model always thinks; use effort low")
-    fault = media_fault(wish.heads, dialect)
+
+
+def _check_media(wish: Wish, dialect: Dialect, look: Look) -> None:
+    fault = media_fault(wish.heads, dialect) if look.has_media else None
     if fault is not None:
         raise Incapable(fault.path, fault.problem)
 
@@ -162,30 +209,66 @@ def _set_cache_options(out: dict[str, object], wish: Wish, dialect: Dialect, adj
         adjusted.append("prompt_cache_options")
 
 
-def _narrow_tool_choice(out: dict[str, object], wish: Wish, dialect: Dialect, adjusted: list[str]) -> None:
-    """A named function where only `required` is taken: the tools are cut down to it, which is exact but loses
-    the cached prefix."""
-    if wish.named_tool is None or dialect.named_tool_choice:
-        return
-    tools = wish.fields.get("tools")
-    narrowed = narrowed_tools(tools, wish.named_tool) if tools is not None else None
-    if narrowed is None:
-        raise Incapable("tool_choice", f"tool_choice names {wish.named_tool!r}, which is not among tools")
-    out["tools"] = narrowed
-    out["tool_choice"] = "required"
-    adjusted.append("tool_choice")
+def _hold_tools(out: dict[str, object], wish: Wish, tools: ToolLists, *, declared: bool) -> bool:
+    """Puts the tools in as the target takes them; whether some were left out for a named choice.
+
+    A named function where only `required` is taken: the tools are cut down to it, which is exact but loses the
+    cached prefix.
+    """
+    only = wish.named_tool if not tools.dialect.named_tool_choice else None
+    stated = out.get("tools")
+    if not isinstance(stated, Raw):
+        if only is not None:
+            raise Incapable("tool_choice", f"tool_choice names {only!r}, but there are no tools")
+        return False
+    if only is None:
+        held, narrowed = tools.held(stated, "tools"), False
+    else:
+        held = tools.held(stated, "tools", only=only)
+        narrowed = tools.left_out > 0
+        _check_narrowing(wish, only, narrowed=narrowed, declared=declared)
+    if held is None:
+        del out["tools"]
+    else:
+        out["tools"] = held
+    return narrowed
 
 
-def _normalise_schemas(out: dict[str, object], dialect: Dialect, adjusted: list[str]) -> None:
-    """Tool parameters and answer schemas in Moonshot's flavour, where the target refuses others. What it takes
-    keeps its bytes."""
-    if not dialect.schema_flavour:
+def _check_narrowing(wish: Wish, only: str, *, narrowed: bool, declared: bool) -> None:
+    """Raises `Incapable` where narrowing is not exact, or loses more of the cache than the route allows."""
+    if declared:
+        raise Incapable(
+            "tool_choice",
+            f"tool_choice names {only!r}, but this target takes no name and messages declare further tools; send "
+            "required, or declare all tools in tools",
+        )
+    if narrowed and 0 < wish.narrow_tools_above < wish.warm_tokens:
+        raise Incapable(
+            "tool_choice",
+            f"tool_choice names {only!r}: this target takes no name, so the other tools would be left out and "
+            f"{wish.warm_tokens:,} cached tokens be read anew, more than the {wish.narrow_tools_above:,} of the "
+            "route's narrow_tools_above; send auto or required, or raise narrow_tools_above (0: always narrow)",
+        )
+
+
+def _hold_choice(out: dict[str, object], wish: Wish, dialect: Dialect, adjusted: list[str]) -> None:
+    """The choice in words where the target takes no object."""
+    choice = out.get("tool_choice")
+    if dialect.named_tool_choice or not isinstance(choice, Raw):
         return
-    for name, normalise in (("tools", normalise_tools), ("response_format", normalise_response_format)):
-        raw = out.get(name)
-        if isinstance(raw, Raw):
-            out[name], changed = normalise(raw)
-            adjusted += changed
+    word = "required" if wish.named_tool is not None else choice_in_words(choice)
+    if word is not None:
+        out["tool_choice"] = word
+        adjusted.append("tool_choice")
+
+
+def _normalise_format(out: dict[str, object], dialect: Dialect, adjusted: list[str]) -> None:
+    """The schema of the answer in Moonshot's flavour, where the target refuses others. What it takes keeps its
+    bytes."""
+    raw = out.get("response_format")
+    if dialect.schema_flavour and isinstance(raw, Raw):
+        out["response_format"], changed = normalise_response_format(raw)
+        adjusted += changed
 
 
 def _set_conversation(out: dict[str, object], wish: Wish, dialect: Dialect) -> None:

@@ -113,28 +113,38 @@ class _Call:
 
 class _Details:
     """`reasoning_details`. Items of one delta are different items; those of later deltas continue the one with
-    their type and index or, where they have no index, the last one if it is of their type."""
+    their type and index or, where they have no index, the last one if it is of their type. An item with another
+    `id` is another item: two sealed thoughts must not be welded into one that nobody can open."""
 
     def __init__(self) -> None:
-        self._items: list[_Parts] = []
+        self._items: list[_Parts | Json] = []
         self._by_key: dict[_DetailKey, list[_Parts]] = {}
         self._last_key: _DetailKey | None = None
 
     def add(self, items: list[Json]) -> None:
-        placed: Counter[_DetailKey] = Counter()
+        keys = Counter(_detail_key(item) for item in items if isinstance(item, dict))
+        taken: list[_Parts] = []
         for item in items:
-            if isinstance(item, dict):
-                key = (as_str(item.get("type")), as_count(item.get("index")))
-                parts = self._known(key, placed) or self._new(key)
-                placed[key] += 1
-                for name, value in item.items():
-                    parts.add(name, value)
+            if not isinstance(item, dict):
+                self._items.append(item)
+                continue
+            key = _detail_key(item)
+            parts = self._known(key, item.get("id"), taken, alone=keys[key] == 1) or self._new(key)
+            taken.append(parts)
+            for name, value in item.items():
+                parts.add(name, value)
 
-    def _known(self, key: _DetailKey, placed: Counter[_DetailKey]) -> _Parts | None:
+    def _known(self, key: _DetailKey, item_id: Json, taken: list[_Parts], *, alone: bool) -> _Parts | None:
+        """The item that this piece continues: of several with its type and index the newest, or, where the delta
+        has several such pieces, each in its turn."""
         known = self._by_key.get(key, [])
         if key[1] is None:
-            return known[-1] if key == self._last_key and not placed else None
-        return known[placed[key]] if placed[key] < len(known) else None
+            known = known[-1:] if key == self._last_key and not taken else []
+        for parts in reversed(known) if alone else known:
+            its_id = parts.fields.get("id")
+            if parts not in taken and (item_id is None or its_id is None or item_id == its_id):
+                return parts
+        return None
 
     def _new(self, key: _DetailKey) -> _Parts:
         parts = _Parts(_DETAIL_TEXTS)
@@ -144,7 +154,11 @@ class _Details:
         return parts
 
     def value(self) -> list[Json]:
-        return [parts.value() for parts in self._items]
+        return [item.value() if isinstance(item, _Parts) else item for item in self._items]
+
+
+def _detail_key(item: JsonObject) -> _DetailKey:
+    return as_str(item.get("type")), as_count(item.get("index"))
 
 
 class _Choice:

@@ -6,13 +6,14 @@ result depends on the message and the dialect alone, so a shared history always 
 the upstream's prefix cache survives.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
 from backends.dialect import Dialect
-from backends.json import as_object, as_str, decode, encode
+from backends.json import decode, encode
 from backends.reasoning import details_text
 
 Raw = msgspec.Raw
@@ -29,7 +30,13 @@ class MessageHead(msgspec.Struct):
     reasoning: Raw | Unset = UNSET
     reasoning_details: Raw | Unset = UNSET
     tool_calls: Raw | Unset = UNSET
+    tool_call_id: Raw | Unset = UNSET
+    tools: Raw | Unset = UNSET
     partial: Raw | Unset = UNSET
+    refusal: Raw | Unset = UNSET
+    function_call: Raw | Unset = UNSET
+    audio: Raw | Unset = UNSET
+    prompt_cache_breakpoint: Raw | Unset = UNSET
 
 
 _heads = msgspec.json.Decoder(list[MessageHead])
@@ -43,6 +50,23 @@ class MessageError(ValueError):
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(problem)
         self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """What has to change in messages before a target takes them, by message index; nothing by default.
+
+    `changes` are new values of members (`UNSET`: taken out), `left_out` messages that are not sent, `before`
+    messages that are sent ahead of the one at that index. `paths` name what was changed in meaning.
+    """
+
+    changes: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
+    left_out: frozenset[int] = frozenset()
+    before: Mapping[int, Raw] = field(default_factory=dict)
+    paths: tuple[str, ...] = ()
+
+
+NOTHING: Final = Mending()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +103,20 @@ def is_null(raw: Raw) -> bool:
     return len(raw) == 4 and bytes(raw) == b"null"
 
 
-def encode_messages(messages: Sequence[Raw], heads: Sequence[MessageHead], dialect: Dialect) -> Encoded:
-    """The messages as this dialect takes them."""
+def encode_messages(
+    messages: Sequence[Raw], heads: Sequence[MessageHead], dialect: Dialect, mending: Mending = NOTHING
+) -> Encoded:
+    """The messages as this dialect takes them, with what `backends.contract_mending` says of them carried out."""
     out: list[Raw] = []
-    adjusted: list[str] = []
     continues = False
     last = len(messages) - 1
+    mended, left_out, before = mending.changes, mending.left_out, mending.before
     for index, (raw, head) in enumerate(zip(messages, heads, strict=True)):
-        changes: dict[str, object] = {}
+        if index in before:
+            out.append(before[index])
+        if index in left_out:
+            continue
+        changes: dict[str, object] = dict(mended[index]) if index in mended else {}
         if head.role == "developer":
             changes["role"] = "system"
         if head.role == "assistant":
@@ -97,7 +127,7 @@ def encode_messages(messages: Sequence[Raw], heads: Sequence[MessageHead], diale
         if isinstance(head.reasoning_details, Raw) and not dialect.keeps_thought_details:
             changes["reasoning_details"] = UNSET
         out.append(_spliced(raw, changes) if changes else raw)
-    return Encoded(out, tuple(adjusted), continues)
+    return Encoded(out, mending.paths, continues)
 
 
 def is_true(raw: Raw | Unset) -> bool:
@@ -153,12 +183,3 @@ def _spliced(raw: Raw, changes: dict[str, object]) -> Raw:
         else:
             members[name] = value
     return Raw(encode(members))
-
-
-def narrowed_tools(tools: Raw, name: str) -> Raw | None:
-    """The tool list cut down to the one named function, with its own bytes; None where it is not in the list."""
-    for tool in msgspec.json.decode(tools, type=list[Raw]):
-        function = as_object((as_object(decode(bytes(tool))) or {}).get("function")) or {}
-        if as_str(function.get("name")) == name:
-            return Raw(b"[" + bytes(tool) + b"]")
-    return None

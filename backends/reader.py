@@ -6,26 +6,32 @@ nothing. A stream that ends, with or without `[DONE]`, before every choice has i
 half an answer must never pass for a whole one.
 
 What is changed in a chunk: the thought is spelled `reasoning_content`, every tool call has a stable `index` and
-its id and name once, usage is taken out, a `finish_reason` known to be wrong is set right. All else passes as it
-came.
+its id and name once, usage is taken out, a `finish_reason` known to be wrong is set right, and text is moved or
+cut where `backends.think_tags` and `backends.markers` say so. All else passes as it came, an engine's own fields
+too (vLLM: `stop_reason`, `token_ids`, `prompt_token_ids`, `kv_transfer_params`; SGLang: `matched_stop`,
+`metadata`; llama.cpp: `timings`; OpenRouter: `provider`, `native_finish_reason`). In every recording they are
+small or null, no recorded client stumbles over them, and the long ones come only to a request that asked for them
+(`return_token_ids`): taking them out would break a wish without a word.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import msgspec
 
+from backends.choice import Choice, Rules, Tally, rules
 from backends.dialect import Dialect
 from backends.faults import Fault, FaultKind, fault_from_error_object
 from backends.json import Json, JsonError, JsonObject, as_count, as_list, as_object, as_str, decode
-from backends.reasoning import View, respell_thought
+from backends.sentinel import Sign
 from backends.sse import DONE, MAX_EVENT_BYTES, Comment, Frame, SseDecoder, SseTooLarge
-from backends.tool_calls import CallIndexer
 
 _BROKEN_FINISHES: Final = frozenset({"error", "abort"})
 """Finish reasons that say the answer broke off: OpenRouter's `error` (its page on errors), SGLang's `abort`
 (0.5.23: a request that was aborted inside the engine)."""
+
+_HEAD_FIELDS: Final = ("id", "object", "created", "model")
+"""What tells which answer a chunk belongs to."""
 
 _INCOMPLETE: Final = Fault(
     FaultKind.INCOMPLETE, "the upstream's stream ended before the answer was finished (no finish_reason came)"
@@ -73,22 +79,38 @@ _LIFE: Final = Life()
 class ChunkReader:
     """Stream bytes of one answer in, items out; any split of the bytes gives the same items.
 
-    `named_tool`: the request's tool choice named one function. Nothing here raises: what cannot be read is
-    `Failed`.
+    `named_tool`: the request's tool choice named one function. `calls_wanted`: it offered tools and did not forbid
+    calls. `split_think_tags`: the target's setting. Nothing here raises: what cannot be read is `Failed`.
     """
 
     def __init__(
-        self, dialect: Dialect, *, named_tool: bool = False, max_event_bytes: int = MAX_EVENT_BYTES
+        self,
+        dialect: Dialect,
+        *,
+        named_tool: bool = False,
+        calls_wanted: bool = True,
+        split_think_tags: bool = False,
+        max_event_bytes: int = MAX_EVENT_BYTES,
     ) -> None:
         self._decoder = SseDecoder(max_event_bytes)
-        self._repairs_stop = named_tool and dialect.marks_named_call_stop
-        self._choices: dict[int, _Choice] = {}
+        self._rules = rules(
+            dialect, named_tool=named_tool, calls_wanted=calls_wanted, split_think_tags=split_think_tags
+        )
+        self._holds = self._rules.may_hold_text
+        self._choices: dict[int, Choice] = {}
+        self._head: JsonObject = {}  # of the last chunk, where text may be held back
+        self._has_committed = False  # likewise
         self._is_over = False
 
     @property
     def is_answered(self) -> bool:
         """Every choice that has begun has its finish reason, and at least one has begun."""
         return bool(self._choices) and all(choice.is_finished for choice in self._choices.values())
+
+    @property
+    def signs(self) -> frozenset[Sign]:
+        """What the answer has shown of the engine behind it; whole at its end."""
+        return frozenset().union(*(choice.signs() for choice in self._choices.values()))
 
     def feed(self, data: bytes) -> list[Item]:
         """The items that these bytes complete."""
@@ -165,13 +187,32 @@ class ChunkReader:
 
     def _fail(self, fault: Fault, items: list[Item]) -> None:
         self._is_over = True
+        self._release(items)
         items.append(Failed(fault))
 
     def _end(self, items: list[Item]) -> None:
         if self._is_over:
             return
-        self._is_over = True
-        items.append(Done() if self.is_answered else Failed(_INCOMPLETE))
+        if self.is_answered:
+            self._is_over = True
+            items.append(Done())
+        else:
+            self._fail(_INCOMPLETE, items)
+
+    def _release(self, items: list[Item]) -> None:
+        """The text that is still held back when the answer breaks off; an answer that had not begun has none, and
+        may be asked for again."""
+        if not self._has_committed:
+            return
+        held: list[Json] = []
+        tally = Tally()
+        for index, choice in self._choices.items():
+            if delta := choice.held(tally):
+                held.append({"index": index, "delta": delta, "finish_reason": None})
+        if held:
+            data: JsonObject = {**self._head, "choices": held}
+            size, thought_size = tally.text_bytes, tally.thought_bytes
+            items.append(Chunk(data, commits=True, text_bytes=size, thought_bytes=thought_size))
 
     def _chunk(self, value: JsonObject) -> tuple[Chunk | None, Fault | None]:
         """The chunk in `value`, None where it is none; and the fault where a choice says that it broke off."""
@@ -181,13 +222,16 @@ class ChunkReader:
             if usage is None:
                 return None, None
             value["choices"] = choices = []
-        tally = _Tally()
+        tally = Tally()
         for choice in choices:
             if isinstance(choice, dict):
                 if "usage" in choice:
                     own = _take_usage(choice)
                     usage = own if usage is None else usage  # the top level first, as in Moonshot's own client
                 self._choice(choice, tally)
+        if self._holds:
+            self._has_committed = self._has_committed or tally.commits
+            self._head = {name: value for name, value in value.items() if name in _HEAD_FIELDS}
         model, answer_id = value.get("model"), value.get("id")
         chunk = Chunk(
             value,
@@ -201,89 +245,45 @@ class ChunkReader:
         )
         return chunk, _broken_off(tally.broken) if tally.broken else None
 
-    def _choice(self, choice: JsonObject, tally: "_Tally") -> None:
+    def _choice(self, choice: JsonObject, tally: Tally) -> None:
         index = choice.get("index")
         if type(index) is not int:
             choice["index"] = index = as_count(index) or 0
         state = self._choices.get(index)
         if state is None:
-            state = self._choices[index] = _Choice()
+            state = self._choices[index] = Choice(self._rules)
         delta = choice.get("delta")
-        if isinstance(delta, dict):
-            state.read(delta, tally)
-        else:
-            choice["delta"] = {}
+        if not isinstance(delta, dict):
+            choice["delta"] = delta = {}
         reason = choice.get("finish_reason")
         if reason is None:
+            state.read_delta(delta, tally, is_last=False)
             return
-        if reason == "" or _is_broken(reason):
+        is_broken = reason == "" or _is_broken(reason)
+        state.read_delta(delta, tally, is_last=not is_broken)
+        if is_broken:
             choice["finish_reason"] = None
             tally.broken = tally.broken or as_str(reason) or ""
             return
-        if reason == "stop" and self._repairs_stop and state.calls is not None:
-            choice["finish_reason"] = "tool_calls"
-        state.is_finished = True
+        told = state.finish(str(reason))
+        if isinstance(reason, str):
+            choice["finish_reason"] = told
         tally.finished += (index,)
         tally.commits = True
 
 
-class _Tally:
-    """What the choices of one chunk come to. Made for every chunk, so it has no constructor to run."""
-
-    commits: bool = False
-    finished: tuple[int, ...] = ()
-    broken: str = ""
-    text_bytes: int = 0
-    thought_bytes: int = 0
-
-    def text(self, value: Json) -> None:
-        """Counts text for the client; anything but a string (a list of parts) counts as said, not by length."""
-        if isinstance(value, str):
-            self.text_bytes += _size_bytes(value)
-        if value:
-            self.commits = True
-
-
-@dataclass(slots=True)
-class _Choice:
-    """What is known of one choice so far."""
-
-    view: View = View.NONE
-    calls: CallIndexer | None = None
-    is_finished: bool = False
-
-    def read(self, delta: JsonObject, tally: _Tally) -> None:
-        """Normalises the delta in place and counts what is in it."""
-        if "reasoning" in delta or "reasoning_content" in delta or "reasoning_details" in delta:
-            self.view = respell_thought(delta, self.view)
-            thought = delta.get("reasoning_content")
-            if thought and isinstance(thought, str):
-                tally.thought_bytes += _size_bytes(thought)
-                tally.commits = True
-        if content := delta.get("content"):
-            tally.text(content)
-        if refusal := delta.get("refusal"):
-            tally.text(refusal)
-        if calls := delta.get("tool_calls"):
-            self._read_calls(as_list(calls), tally)
-
-    def _read_calls(self, calls: list[Json], tally: _Tally) -> None:
-        if self.calls is None:
-            self.calls = CallIndexer()
-        for call in calls:
-            if isinstance(call, dict):
-                self.calls.place(call)
-                function = as_object(call.get("function")) or {}
-                tally.text(function.get("name"))
-                tally.text(function.get("arguments"))
-                tally.commits = True
-
-
 def read_complete(
-    body: bytes, dialect: Dialect, *, named_tool: bool = False
+    body: bytes,
+    dialect: Dialect,
+    *,
+    named_tool: bool = False,
+    calls_wanted: bool = True,
+    split_think_tags: bool = False,
+    signs: set[Sign] | None = None,
 ) -> tuple[JsonObject, JsonObject | None] | Fault:
     """A JSON answer, normalised and without usage, beside its raw usage report (None without one); or the fault.
 
+    The keywords mean what they mean to `ChunkReader`; what the answer shows of its engine is added to `signs`.
     White space before the JSON is a keep-alive. A body that is empty, cut, HTML or without choices is the
     upstream's fault whatever its status; an error object inside a 200 is what it says.
     """
@@ -300,7 +300,8 @@ def read_complete(
     choices = as_list(answer.get("choices")) if answer is not None else []
     if answer is None or answer.get("error") is not None or not choices:
         return _fault_in_answer(value)
-    return _normalised(answer, choices, repairs_stop=named_tool and dialect.marks_named_call_stop)
+    how = rules(dialect, named_tool=named_tool, calls_wanted=calls_wanted, split_think_tags=split_think_tags)
+    return _normalised(answer, choices, how, signs if signs is not None else set())
 
 
 def _fault_in_answer(value: Json) -> Fault:
@@ -311,7 +312,7 @@ def _fault_in_answer(value: Json) -> Fault:
 
 
 def _normalised(
-    answer: JsonObject, choices: list[Json], *, repairs_stop: bool
+    answer: JsonObject, choices: list[Json], how: Rules, signs: set[Sign]
 ) -> tuple[JsonObject, JsonObject | None] | Fault:
     usage = _take_usage(answer)
     for choice in choices:
@@ -327,13 +328,11 @@ def _normalised(
         message = as_object(choice.get("message"))
         if message is None:
             return Fault(FaultKind.SERVER, "the upstream's answer has a choice without a message")
-        respell_thought(message)
-        calls = as_list(message.get("tool_calls"))
-        for call in calls:
-            if isinstance(call, dict):
-                call.pop("index", None)  # SGLang writes it; only pieces of a stream have one
-        if reason == "stop" and repairs_stop and calls:
-            choice["finish_reason"] = "tool_calls"
+        state = Choice(how)
+        state.read_message(message)
+        if isinstance(reason, str) and reason:
+            choice["finish_reason"] = state.finish(reason)
+        signs |= state.signs()
     answer.setdefault("object", "chat.completion")
     return answer, usage
 
@@ -368,7 +367,3 @@ def _is_whole(data: bytes) -> bool:
     except JsonError:
         return False
     return True
-
-
-def _size_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())

@@ -64,3 +64,14 @@ def details_text(details: Json) -> tuple[str, View]:
     if summary := "".join(summaries):
         return summary, View.SUMMARY
     return "", View.NONE
+
+
+def says_more_than_text(details: Json) -> bool:
+    """The `reasoning_details` hold what no plain thought can carry: sealed data, a signature, an item of a kind
+    that is not known here. Where they are left out, that is lost."""
+    return any(
+        not isinstance(item, dict)
+        or bool(item.get("data") or item.get("signature"))
+        or item.get("type", "reasoning.text") not in ("reasoning.text", "reasoning.summary")
+        for item in as_list(details)
+    )

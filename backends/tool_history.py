@@ -1,44 +1,46 @@
-"""Tool calls and empty turns of the history: what one bad message would poison a session with.
+"""Past calls and blank texts of a history: what one bad message would poison a session with.
 
-Three rules, each from public reports. A content part without text beside tool calls is refused (the vendor's own
-client leaves such content out). Engines decode the arguments of past calls while they render the prompt, so a
-broken string makes every later request a 400: the vendor's client sends `{}` instead. An assistant turn with
-neither content nor calls, left by an interruption, is refused too and says nothing.
+Engines decode the arguments of past calls while they render the prompt, so a broken string makes every later
+request a 400 (public reports): the vendor's own client sends `{}` instead. A text part of nothing but white space
+is refused by the platform.
 
-The functions on slices answer first and cheaply whether a message has to be looked at; a message that needs
-nothing keeps its own bytes.
+All is asked of slices; what needs nothing keeps its own bytes.
 """
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
 import msgspec
 
-from backends.json import Json, JsonError, JsonObject, as_object, as_str, decode, encode
+from backends.json import Json, JsonError, as_str, decode, encode
 
 Raw = msgspec.Raw
-Unset = msgspec.UnsetType
-UNSET = msgspec.UNSET
 
 NO_ARGUMENTS: Final = "{}"
 
-_NO_PARTS: Final = re.compile(rb"\s*\[\s*\]\s*")
+_QUOTE: Final = ord('"')
+_ESCAPE: Final = ord("\\")
+_ASCII_END: Final = 0x80
 # White space as it may be written: plain, escaped, or not ASCII (which is looked at then).
-_BLANK_TEXT: Final = re.compile(rb'"text"\s*:\s*"(?:[\s\x80-\xff]|\\[nrtbf]|\\u[0-9a-fA-F]{4})*"')
+_WHITE: Final = re.compile(rb'"(?:[\s\x80-\xff]|\\[nrtbf]|\\u[0-9a-fA-F]{4})*"')
 
 
-class _Function(msgspec.Struct):
+class PastFunction(msgspec.Struct):
+    """What a past call was made with; `arguments` is the text as it came."""
+
     arguments: str
 
 
-class _Call(msgspec.Struct):
-    function: _Function
+class PastCall(msgspec.Struct):
+    """A call of the history, as far as rules look at it."""
+
+    function: PastFunction
+    id: str | None = None
 
 
-_calls: Final = msgspec.json.Decoder(list[_Call])
+_calls: Final = msgspec.json.Decoder(list[PastCall])
 _arguments: Final = msgspec.json.Decoder(dict[str, Raw])
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 _items: Final = msgspec.json.Decoder(list[Raw])
@@ -46,43 +48,10 @@ _items: Final = msgspec.json.Decoder(list[Raw])
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """New values for members of a message (`UNSET`: left out) and the changed paths within the message."""
+    """The calls of a message with sound arguments, and the paths within the message that were changed."""
 
-    members: Mapping[str, object]
+    calls: list[Raw]
     paths: tuple[str, ...]
-
-
-# --- decoded messages -----------------------------------------------------------------------------------------
-
-
-def is_blank_part(part: Json) -> bool:
-    """A content part that holds text and no more than white space."""
-    held = as_object(part)
-    if held is None or held.get("type", "text") != "text":
-        return False
-    text = as_str(held.get("text"))
-    return text is not None and not text.strip()
-
-
-def content_without_blank_parts(content: Json) -> Json | Unset:
-    """The content without blank parts; `UNSET` where no part is left. The same object where there is none."""
-    if not isinstance(content, list):
-        return content
-    kept = [part for part in content if not is_blank_part(part)]
-    if not kept:
-        return UNSET
-    return content if len(kept) == len(content) else kept
-
-
-def is_empty_turn(message: JsonObject) -> bool:
-    """An assistant message without content and without calls. A thought alone does not make it more; the prefix
-    of an answer to be continued (`partial`) is never empty, and neither is a refusal."""
-    if message.get("role") != "assistant" or message.get("partial") is True:
-        return False
-    if any(message.get(name) for name in ("tool_calls", "function_call", "refusal", "audio")):
-        return False
-    content = content_without_blank_parts(message.get("content"))
-    return isinstance(content, Unset) or content is None or content == ""
 
 
 def sound_arguments(arguments: Json) -> str:
@@ -99,8 +68,8 @@ def sound_arguments(arguments: Json) -> str:
 
 def _is_object_text(text: str) -> bool:
     try:
-        _arguments.decode(text.encode("utf-8", "surrogatepass"))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        _arguments.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         # The engines' own decoder takes a little more, such as NaN and halves of surrogate pairs.
         try:
             return isinstance(json.loads(text), dict)
@@ -109,59 +78,50 @@ def _is_object_text(text: str) -> bool:
     return True
 
 
-# --- slices ---------------------------------------------------------------------------------------------------
-
-
-def may_hold_blank_parts(content: Raw | Unset) -> bool:
-    """Whether the content of an assistant message has to be looked at; a string or null never has."""
-    if isinstance(content, Unset) or bytes(memoryview(content)[:1]) != b"[":
+def is_blank_text(text: Raw) -> bool:
+    """The slice is a string of white space, or an empty one; a long text costs no more than a short one."""
+    first = memoryview(text)[1] if len(text) > 1 else 0
+    if (_QUOTE < first < _ASCII_END and first != _ESCAPE) or _WHITE.match(text) is None:
         return False
-    return _NO_PARTS.fullmatch(content) is not None or _BLANK_TEXT.search(content) is not None
+    value = as_str(_decoded(text))
+    return value is not None and not value.strip()
 
 
-def may_be_empty_turn(content: Raw | Unset, tool_calls: Raw | Unset) -> bool:
-    """Whether an assistant message has to be looked at as an empty turn."""
-    if isinstance(tool_calls, Raw) and not (_is_null(tool_calls) or _NO_PARTS.fullmatch(tool_calls)):
-        return False
-    if isinstance(content, Unset) or len(content) <= 4:
-        return True
-    return may_hold_blank_parts(content)
-
-
-def are_arguments_sound(tool_calls: Raw | Unset) -> bool:
-    """Whether every call's arguments are a string that holds an object; true where there are no calls."""
-    if isinstance(tool_calls, Unset):
-        return True
+def read_calls(tool_calls: Raw) -> list[PastCall] | None:
+    """The calls, None where one of them has another shape (an id that is no string, arguments that are none)."""
     try:
-        return all(_is_object_text(call.function.arguments) for call in _calls.decode(tool_calls))
+        return _calls.decode(tool_calls)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _is_null(tool_calls)
-
-
-def mended_content(content: Raw | Unset) -> Mended | None:
-    """The content of an assistant message with tool calls, without blank parts; None where nothing is to do."""
-    if isinstance(content, Unset) or not may_hold_blank_parts(content):
         return None
-    parts = _items.decode(content)
-    kept = [part for part in parts if not is_blank_part(_decoded(part))]
-    if len(kept) == len(parts) and parts:
-        return None
-    return Mended({"content": kept or UNSET}, ("content",))
 
 
-def mended_calls(tool_calls: Raw | Unset) -> Mended | None:
+def call_ids(tool_calls: Raw) -> list[str]:
+    """The id of each call whatever its shape, "" where it has none."""
+    ids: list[str] = []
+    for call in items_of(tool_calls):
+        try:
+            ids.append(as_str(_decoded(_members.decode(call)["id"])) or "")
+        except (msgspec.DecodeError, KeyError):
+            ids.append("")
+    return ids
+
+
+def is_sound(call: PastCall) -> bool:
+    """The call's arguments hold an object."""
+    return _is_object_text(call.function.arguments)
+
+
+def mended_calls(tool_calls: Raw) -> Mended | None:
     """The calls of an assistant message with sound arguments, every other byte as it was; None where nothing is to
     do. Calls that are no calls at all are left to whoever validates messages."""
-    if isinstance(tool_calls, Unset) or are_arguments_sound(tool_calls):
-        return None
     calls: list[Raw] = []
     paths: list[str] = []
-    for position, call in enumerate(_items_of(tool_calls)):
+    for position, call in enumerate(items_of(tool_calls)):
         mended = _mended_call(call)
         calls.append(mended or call)
         if mended is not None:
             paths.append(f"tool_calls[{position}].function.arguments")
-    return Mended({"tool_calls": calls}, tuple(paths)) if paths else None
+    return Mended(calls, tuple(paths)) if paths else None
 
 
 def _mended_call(call: Raw) -> Raw | None:
@@ -179,7 +139,8 @@ def _mended_call(call: Raw) -> Raw | None:
     return Raw(encode({**members, "function": Raw(encode(changed))}))
 
 
-def _items_of(raw: Raw) -> list[Raw]:
+def items_of(raw: Raw) -> list[Raw]:
+    """The items of an array; none where it is no array."""
     try:
         return _items.decode(raw)
     except msgspec.DecodeError:
@@ -192,7 +153,3 @@ def _decoded(raw: Raw) -> Json:
         return decode(bytes(raw))
     except JsonError:
         return cast(Json, json.loads(bytes(raw)))
-
-
-def _is_null(raw: Raw) -> bool:
-    return len(raw) == 4 and bytes(raw) == b"null"

@@ -1,5 +1,6 @@
 """api.moonshot.ai: the dialect the gateway itself speaks to clients."""
 
+from backends.contract import Contract
 from backends.dialect import Dialect
 
 DIALECT = Dialect(
@@ -27,6 +28,25 @@ DIALECT = Dialect(
         }
     ),
     schema_flavour="moonshot",
+    # platform.kimi.ai/docs/api/chat: roles, kinds of parts (audio and PDF parts were seen refused), stop,
+    # top_logprobs, response_format, tools in system messages. Public reports: blank parts and empty messages,
+    # calls without a result, `prompt_cache_breakpoint`. Of the two published rules for names the later one
+    # (September 2026, 1 to 128 characters), because the earlier one (3 to 64) refuses names that are in use.
+    contract=Contract(
+        roles=frozenset({"system", "user", "assistant", "tool"}),
+        part_types=frozenset({"text", "image_url", "video_url"}),
+        refuses_empty=True,
+        pairs_calls=True,
+        breakpoints=False,
+        declared_tools=True,
+        tool_kinds=frozenset({"function", "builtin_function"}),
+        tool_name=r"[a-zA-Z_][a-zA-Z0-9_-]{0,127}",
+        choices_with_tools=frozenset({"required"}),
+        formats=frozenset({"text", "json_object", "json_schema"}),
+        max_stops=5,
+        max_stop_bytes=32,
+        max_top_logprobs=20,
+    ),
     cache_options=True,
     # usage.cached_tokens is documented; where it is missing nothing was cached (case use-02).
     absent_cached_is_zero=True,

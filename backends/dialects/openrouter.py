@@ -1,5 +1,6 @@
 """OpenRouter, by its documentation and the schema in its Python package openrouter 1.3.84."""
 
+from backends.contract import Contract
 from backends.dialect import Dialect
 
 DIALECT = Dialect(
@@ -39,6 +40,15 @@ DIALECT = Dialect(
     # Its host for this model is Moonshot's own endpoint, which refuses a named function while thinking (a public
     # report on K3, enricoros/big-AGI#1161); `required` with the one tool means the same everywhere.
     named_tool_choice=False,
+    # That host's rules for messages and names; `stop` is OpenRouter's own (docs, parameters).
+    contract=Contract(
+        refuses_empty=True,
+        pairs_calls=True,
+        declared_tools=True,
+        tool_name=r"[a-zA-Z_][a-zA-Z0-9_-]{0,127}",
+        choices_with_tools=frozenset({"required"}),
+        max_stops=4,
+    ),
     # `cost` is what is charged, in credits of one US dollar; with is_byok the provider bills the operator besides.
     reports_cost=True,
     seller="openrouter",

@@ -1,5 +1,6 @@
 """SGLang with its kimi_k3 parsers, read and recorded in 0.5.23."""
 
+from backends.contract import Contract
 from backends.dialect import Dialect, Launch
 
 DIALECT = Dialect(
@@ -43,6 +44,11 @@ DIALECT = Dialect(
     # Its router keeps a conversation on one worker by this header.
     conversation_header="x-smg-routing-key",
     partial="continue_final_message",
+    # "Tools cannot be empty if tool choice is set to required." (recorded, 0.5.23)
+    contract=Contract(choices_with_tools=frozenset({"required"})),
+    # With tool_choice none, or without tools, its tool parser does not run, and a call that the model makes all
+    # the same comes as content (recorded, 0.5.23, tools-none; sgl-project/sglang#39583, #35393).
+    leaked_call_opening="<|open|>tools<|sep|><|open|>call ",
     key_required=False,
     # 0.5.23; its answers carry no request id, whatever the flags.
     launch=Launch(

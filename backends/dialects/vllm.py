@@ -1,5 +1,6 @@
 """vLLM with its kimi_k3 parsers, read in 0.33.0 and recorded with 0.32.0."""
 
+from backends.contract import Contract
 from backends.dialect import Dialect, Launch
 
 DIALECT = Dialect(
@@ -38,6 +39,8 @@ DIALECT = Dialect(
     ),
     conversation_header="X-Session-ID",
     partial="continue_final_message",
+    # "When using `tool_choice`, `tools` must be set." (recorded, 0.32.0)
+    contract=Contract(choices_with_tools=frozenset({"auto", "required"})),
     marks_named_call_stop=True,
     key_required=False,
     # 0.33.0: with the flag a usage report has cached_tokens even where it is 0.

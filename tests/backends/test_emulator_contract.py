@@ -41,6 +41,10 @@ def post(client: httpx2.Client, *messages: Any, **fields: Any) -> httpx2.Respons
     )
 
 
+def properties(**held: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": held}
+
+
 def tool(name: str, **fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}, **fields}}
 
@@ -73,6 +77,13 @@ REFUSED: list[tuple[list[Any], dict[str, Any], str]] = [
     ([ASKED], {"tools": [{"type": "function"}]}, "tools[0] must have a type and a function"),
     ([ASKED], {"tools": {"type": "function"}}, "tools must be an array"),
     ([ASKED], {"tools": [tool("abc", parameters={"type": "array"})]}, "root type of parameters must be object"),
+    ([ASKED], {"tools": [tool("abc", parameters=properties(any={}))]}, "<At path 'properties.any': type is not"),
+    ([ASKED], {"tools": [tool("abc", parameters=properties(mode={"enum": ["a"]}))]}, "'properties.mode': type is"),
+    (
+        [ASKED],
+        {"tools": [tool("abc", parameters=properties(a={"type": "array", "items": properties(b={})}))]},
+        "<At path 'properties.a.items.properties.b': type is not defined>",
+    ),
     ([{"role": "system", "content": "x", "tools": [WEATHER]}, ASKED], {}, "must not have content"),
     ([{"role": "user", "content": "x", "tools": [WEATHER]}], {}, "only allowed in a system message"),
     ([{"role": "system", "tools": [WEATHER]}, ASKED], {"tools": [WEATHER]}, "get_weather is duplicated"),

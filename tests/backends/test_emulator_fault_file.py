@@ -163,6 +163,33 @@ def test_every_mistake_is_told_at_once() -> None:
     assert len(str(caught.value).splitlines()) == 4
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "[limits]\ntier = 9\nrpm = -1\ntpm = true",
+            ["limits.tier: must be one of", "limits.rpm: must be", "limits.tpm: must be"],
+        ),
+        (
+            "[[faults]]\nkind = 'cutt'\nevery = 0\nrequests = 3\nstream = 1",
+            [
+                "faults[0].kind: there is no kind 'cutt'",
+                "faults[0].every: must be",
+                "faults[0].stream: must be",
+                "faults[0].requests: must be",
+                "faults[0].every: requests and every exclude one another",
+            ],
+        ),
+        ("[limits]\nrpm =\n[[faults]]\nkind = cut\n", ["not TOML: Invalid value (at line 2", "not TOML: "]),
+    ],
+)
+def test_one_mistake_hides_no_other(text: str, lines: list[str]) -> None:
+    with pytest.raises(FaultFileError) as caught:
+        read_fault_file(text)
+    told = str(caught.value).splitlines()
+    assert [line[: len(start)] for line, start in zip(told, lines, strict=True)] == lines
+
+
 def test_a_tier_gives_limits_that_can_be_overridden() -> None:
     assert read_fault_file("[limits]\ntier = 0").limits == TIERS[0]
     assert read_fault_file("[limits]\ntier = 1\nrpm = 7").limits == Limits(50, 7, 2_000_000, 0)

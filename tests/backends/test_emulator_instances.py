@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from backends.emulator.dice import Dice
 from backends.emulator.instances import make_instance
+from backends.emulator.patterns import make_match
 from backends.json import as_object, decode, encode
 from support.shared import shared_path
 
@@ -125,6 +126,49 @@ def test_an_absurd_size_is_not_followed(schema: Schema) -> None:
 def test_free_strings_say_that_they_are_synthetic() -> None:
     schema: Schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     assert made(schema) == {"city": "synthetic city"}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^[a-z]+$", r"^[A-Z]{2}-\d{4}$", r"^(?:low|high|max)$", r"^\+?[1-9]\d{1,14}$", r"^#[0-9a-fA-F]{6}$",
+        r"^(?P<a>x)$", r"^[^a-z]$", r"^\S+@\S+\.\w{2,}$", r"[0-9]", r"^$", r"^v\d+(\.\d+){2}(-[a-z]+)?$",
+        r"^\u4e2d.*$", r"^[\w.-]{3,}\/[^\s]$", r"^\t[\]\\]$",
+    ],
+)  # fmt: skip
+def test_strings_follow_the_usual_patterns(pattern: str) -> None:
+    schema = {"type": "string", "pattern": pattern}
+    if "?P<" in pattern:  # of this language, not of schemas: left as a free text
+        assert make_match(pattern, Dice(b"")) is None
+        return
+    for seed in range(20):
+        Draft202012Validator(schema).validate(made(schema, b"%d" % seed))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from([r"^[a-z]+$", r"^[0-9a-f]*$", r"^(ab|c)+$", r"^x.{0,40}$"]),
+    st.integers(1, 20),
+    st.integers(0, 9),
+)
+def test_strings_follow_a_pattern_and_a_length_at_once(pattern: str, least: int, more: int) -> None:
+    schema = {"type": "string", "pattern": pattern, "minLength": least, "maxLength": least + more + 1}
+    Draft202012Validator(schema).validate(made(schema))
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"(?=a)b", r"(a)\1", r"\bword", "(", "[", "a{", "*", "(" * 500, "(a{9}){9999}{9}"]
+)
+def test_patterns_that_are_not_followed_leave_the_string_free(pattern: str) -> None:
+    assert make_match(pattern, Dice(b"")) is None
+    assert "synthetic" in made({"type": "string", "pattern": pattern})
+
+
+@given(st.text(alphabet="ab[]()^$|?*+{}0,-\\dw.", max_size=24), st.integers(0, 30))
+@settings(max_examples=200, deadline=None)
+def test_any_pattern_at_all_ends_quickly_in_a_match_or_nothing(pattern: str, least: int) -> None:
+    text = make_match(pattern, Dice(b"7"), least=least)
+    assert text is None or len(text) >= least
 
 
 def test_the_same_seed_gives_the_same_value() -> None:

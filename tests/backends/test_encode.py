@@ -9,24 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.catalog import DIALECTS, foreign_fields
-from backends.encode import Incapable, Request, Wish, encode_request
+from backends.encode import Incapable, Request, Wish, encode_request, is_costly
 from backends.json import decode, encode
 from backends.messages import MessageError, read_heads
 
 HI = {"role": "user", "content": "hi"}
 
 
-def request(dialect: str, body: Mapping[str, Any] | bytes, **wishes: Any) -> Request:
+def wish_of(body: Mapping[str, Any] | bytes, **wishes: Any) -> Wish:
     raw = body if isinstance(body, bytes) else encode({"messages": [HI], **body})
     fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    wish = Wish(
+    return Wish(
         fields=fields,
         messages=msgspec.json.decode(fields["messages"], type=list[msgspec.Raw]),
         heads=read_heads(fields["messages"]),
         model="upstream-model",
         **wishes,
     )
-    return encode_request(wish, DIALECTS[dialect], foreign_fields(DIALECTS[dialect]))
+
+
+def request(dialect: str, body: Mapping[str, Any] | bytes, **wishes: Any) -> Request:
+    return encode_request(wish_of(body, **wishes), DIALECTS[dialect], foreign_fields(DIALECTS[dialect]))
 
 
 def sent(dialect: str, body: Mapping[str, Any] | bytes, **wishes: Any) -> Any:
@@ -140,6 +143,93 @@ def test_a_named_tool_is_narrowed_where_only_required_is_taken() -> None:
         request("moonshot", {"tools": tools, "tool_choice": choice}, named_tool="other")
 
 
+def tools_named(*names: str) -> list[dict[str, Any]]:
+    parameters = {"type": "object", "properties": {}}
+    return [{"type": "function", "function": {"name": name, "parameters": parameters}} for name in names]
+
+
+def naming(name: str, *tools: str) -> dict[str, Any]:
+    return {"tools": tools_named(*tools), "tool_choice": {"type": "function", "function": {"name": name}}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "warm", "above", "narrowed"),
+    [
+        (("wx", "news"), 0, 100_000, True),
+        (("wx", "news"), 100_000, 100_000, True),
+        (("wx", "news"), 900_000, 0, True),
+        (("wx",), 900_000, 100_000, False),
+    ],
+)
+def test_narrowing_says_whether_it_costs_the_cache(
+    tools: tuple[str, ...], warm: int, above: int, narrowed: bool
+) -> None:
+    made = request("moonshot", naming("wx", *tools), named_tool="wx", warm_tokens=warm, narrow_tools_above=above)
+    assert (made.narrowed, made.adjusted) == (narrowed, ("tool_choice",))
+    assert [tool["function"]["name"] for tool in decode(made.body)["tools"]] == ["wx"]  # type: ignore[index,call-overload,union-attr]
+
+
+def test_above_the_limit_of_warm_tokens_a_named_tool_is_refused_with_the_counts() -> None:
+    body = naming("wx", "wx", "news")
+    wishes = {"named_tool": "wx", "warm_tokens": 123_456, "narrow_tools_above": 100_000}
+    with pytest.raises(Incapable) as caught:
+        request("moonshot", body, **wishes)
+    assert caught.value.param == "tool_choice"
+    for said in ("'wx'", "123,456", "100,000", "narrow_tools_above", "required"):
+        assert said in str(caught.value)
+    assert not request("vllm", body, **wishes).narrowed
+
+
+def test_a_named_tool_beside_declared_ones_cannot_be_narrowed() -> None:
+    messages = [{"role": "system", "tools": tools_named("news")}, HI]
+    with pytest.raises(Incapable, match="messages declare"):
+        request("moonshot", {**naming("wx", "wx"), "messages": messages}, named_tool="wx")
+
+
+def test_only_the_changes_of_the_tool_that_is_sent_are_said() -> None:
+    loose = {"type": "object", "properties": {"mode": {"enum": ["a"]}}}
+    body = naming("wx", "news", "wx")
+    for tool in body["tools"]:
+        tool["function"]["parameters"] = loose
+    made = request("moonshot", body, named_tool="wx")
+    assert made.adjusted == ("tool_choice", "tools[1].function.parameters.properties.mode")
+
+
+def test_tools_that_messages_declare_are_normalised_like_the_others() -> None:
+    loose = tools_named("wx")
+    loose[0]["function"]["parameters"] = {"properties": {"mode": {"enum": ["a"]}}}
+    messages = [{"role": "system", "tools": loose}, HI]
+    made = request("moonshot", {"messages": messages})
+    parameters = decode(made.body)["messages"][0]["tools"][0]["function"]["parameters"]  # type: ignore[index,call-overload]
+    assert parameters == {"properties": {"mode": {"enum": ["a"], "type": "string"}}, "type": "object"}
+    assert made.adjusted == (
+        "messages[0].tools[0].function.parameters",
+        "messages[0].tools[0].function.parameters.properties.mode",
+    )
+    assert decode(request("vllm", {"messages": messages}).body)["messages"] == messages  # type: ignore[index,call-overload]
+
+
+def test_large_schemas_are_costly_until_they_are_known() -> None:
+    tools = tools_named(*(f"tool_{number}" for number in range(200)))
+    tools[0]["function"]["description"] = "of the test for costly requests"
+    wish = wish_of({"tools": tools})
+    assert not is_costly(wish, DIALECTS["vllm"])
+    assert is_costly(wish, DIALECTS["moonshot"])
+    request("moonshot", {"tools": tools})
+    assert not is_costly(wish, DIALECTS["moonshot"])
+    declared = wish_of({"messages": [{"role": "system", "tools": [*tools, *tools_named("other")]}, HI]})
+    assert is_costly(declared, DIALECTS["moonshot"])
+    schema = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(500)}}
+    wanted = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
+    assert is_costly(wish_of(wanted), DIALECTS["moonshot"])
+    assert not is_costly(wish_of({"tools": tools[:3]}), DIALECTS["moonshot"])
+
+
+def test_very_long_messages_are_costly_for_every_target() -> None:
+    long = wish_of({"messages": [{"role": "user", "content": "a" * (9 << 20)}]})
+    assert all(is_costly(long, dialect) for dialect in DIALECTS.values())
+
+
 def test_a_prefix_to_continue_is_spelt_for_engines() -> None:
     messages = [HI, {"role": "assistant", "content": '{"a":', "partial": True}]
     body = sent("vllm", {"messages": messages})
@@ -158,11 +248,11 @@ def test_the_operators_extra_body_wins_and_merges() -> None:
 @pytest.mark.parametrize("text", ["  I will call f.\n", "", "价格 \\u2028 🚀"])
 def test_a_thought_is_sent_under_every_name_the_dialect_reads(text: str) -> None:
     for name in ("reasoning_content", "reasoning"):
-        messages = [HI, {"role": "assistant", "content": None, name: text}]
+        messages = [HI, {"role": "assistant", "content": "a", name: text}]
         vllm = sent("vllm", {"messages": messages})["messages"][1]
-        assert (vllm["reasoning_content"], vllm["reasoning"], vllm["content"]) == (text, text, None)
+        assert (vllm["reasoning_content"], vllm["reasoning"], vllm["content"]) == (text, text, "a")
         moonshot = sent("moonshot", {"messages": messages})["messages"][1]
-        assert moonshot == {"role": "assistant", "content": None, "reasoning_content": text}
+        assert moonshot == {"role": "assistant", "content": "a", "reasoning_content": text}
 
 
 def test_an_absent_thought_stays_absent_and_null_stays_null() -> None:

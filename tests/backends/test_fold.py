@@ -137,6 +137,32 @@ def test_pieces_without_an_index_continue_the_last_of_their_type() -> None:
     assert details == [{**text, "text": "ab"}, sealed, {**text, "text": "c"}]
 
 
+def test_sealed_items_with_ids_of_their_own_are_not_welded_together() -> None:
+    sealed = {"type": "reasoning.encrypted", "index": 0, "format": "unknown"}
+    first, second = {**sealed, "id": "r-1", "data": "AA"}, {**sealed, "id": "r-2", "data": "BB"}
+    for deltas in ([[first], [second]], [[first, second]]):
+        assert message(*({"reasoning_details": each} for each in deltas))["reasoning_details"] == [first, second]
+    more: list[dict[str, Any]] = [
+        {"reasoning_details": [{**sealed, "id": "r-1", "data": "aa"}]},
+        {"reasoning_details": [{**sealed, "data": "bb"}]},
+    ]
+    details = message({"reasoning_details": [first]}, {"reasoning_details": [second]}, *more)["reasoning_details"]
+    assert details == [{**first, "data": "AAaa"}, {**second, "data": "BBbb"}]
+
+
+def test_two_pieces_of_one_kind_in_a_delta_each_continue_their_own_item() -> None:
+    text = {"type": "reasoning.text", "index": 0}
+    deltas = [[{**text, "text": "a"}, {**text, "text": "b"}], [{**text, "text": "A"}, {**text, "text": "B"}]]
+    details = message(*({"reasoning_details": each} for each in deltas))["reasoning_details"]
+    assert details == [{**text, "text": "aA"}, {**text, "text": "bB"}]
+
+
+def test_details_that_are_no_objects_are_kept() -> None:
+    assert message({"reasoning_details": ["x", {"type": "reasoning.text", "text": "a"}, None]})[
+        "reasoning_details"
+    ] == ["x", {"type": "reasoning.text", "text": "a"}, None]
+
+
 def test_of_unknown_fields_the_last_value_that_is_not_null_counts() -> None:
     body = folded(
         {**chunk({"x": 1}, matched_stop=None), "timings": None, "provider": "P"},
@@ -208,6 +234,7 @@ DETAILS = st.fixed_dictionaries(
         "type": st.sampled_from(["reasoning.text", "reasoning.summary", "reasoning.encrypted"]),
         "index": st.integers(0, 2),
         **dict.fromkeys(["text", "summary", "data", "signature"], TEXT),
+        "id": st.none() | st.sampled_from(["r-1", "r-2"]),
     },
 )
 LOGPROBS = st.none() | st.dictionaries(
@@ -220,7 +247,7 @@ MESSAGES = st.tuples(
             "reasoning_content": TEXT,
             "refusal": TEXT,
             "tool_calls": st.none() | st.lists(CALLS, max_size=3),
-            "reasoning_details": st.none() | st.lists(DETAILS, max_size=4),
+            "reasoning_details": st.none() | st.lists(DETAILS | SCALARS, max_size=4),
         },
     ),
     st.dictionaries(NAMES, JSON, max_size=2),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.json import Json, JsonObject
-from backends.reasoning import View, details_text, respell_thought
+from backends.reasoning import View, details_text, respell_thought, says_more_than_text
 from support.cases import case
 
 ABSENT = object()
@@ -99,3 +99,21 @@ def test_a_field_of_that_name_that_is_no_text_passes_as_it_is() -> None:
 def test_respelling_twice_is_respelling_once(part: JsonObject, seen: View) -> None:
     once = respelled(dict(part), seen)
     assert respelled(dict(once), seen) == once
+
+
+@pytest.mark.parametrize(
+    ("details", "more"),
+    [
+        (None, False),
+        ([], False),
+        ([{"type": "reasoning.text", "text": "Hm.", "index": 0, "format": "unknown", "signature": None}], False),
+        ([{"type": "reasoning.summary", "summary": "Hm."}], False),
+        ([{"text": "Hm."}], False),
+        ([{"type": "reasoning.text", "text": "Hm.", "signature": "s"}], True),
+        ([{"type": "reasoning.text", "text": "Hm."}, {"type": "reasoning.encrypted", "data": "AA"}], True),
+        ([{"type": "reasoning.later"}], True),
+        (["Hm."], True),
+    ],
+)
+def test_what_only_details_can_carry_is_known(details: Json, more: bool) -> None:
+    assert says_more_than_text(details) == more
