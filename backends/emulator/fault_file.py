@@ -21,6 +21,7 @@
 Nothing unknown is accepted: each mistake is a line that says where it is, what is wrong and what was meant.
 """
 
+import re
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,7 @@ SERVICE_KEYS: Final[Mapping[str, Option]] = {
 
 _LIMIT_KEYS: Final = ("tier", "concurrency", "rpm", "tpm", "tpd")
 _TOP_KEYS: Final = ("seed", "limits", "service", "faults")
+_HEAD: Final = re.compile(r"\s*\[\[?\s*(?:limits|service|faults)\s*(?:\]|#|$)")
 _CHOOSERS: Final = ("requests", "every", "probability")
 _LARGEST: Final = 2**62
 
@@ -91,7 +93,7 @@ def read_fault_file(text: str) -> FaultFile:
     try:
         held = tomllib.loads(text)
     except tomllib.TOMLDecodeError as err:
-        raise FaultFileError(f"not TOML: {err}") from err
+        raise FaultFileError("\n".join(_slips(text) or [f"not TOML: {err}"])) from err
     mistakes: list[str] = []
     _check_keys(held, _TOP_KEYS, "", mistakes)
     seed = held.get("seed")
@@ -103,6 +105,19 @@ def read_fault_file(text: str) -> FaultFile:
     if mistakes:
         raise FaultFileError("\n".join(mistakes))
     return FaultFile(rules, seed, limits, service)
+
+
+def _slips(text: str) -> list[str]:
+    """Where a text is not TOML, a line for each table that cannot be read by itself."""
+    lines = text.splitlines()
+    begins = [number for number, line in enumerate(lines) if _HEAD.match(line)]
+    found = []
+    for begin, end in zip([0, *begins], [*begins, len(lines)], strict=True):
+        try:
+            tomllib.loads("\n" * begin + "\n".join(lines[begin:end]) + "\n")
+        except tomllib.TOMLDecodeError as err:
+            found.append(f"not TOML: {err}")
+    return found
 
 
 def _check_keys(held: Mapping[str, Any], known: Collection[str], where: str, mistakes: list[str]) -> None:
@@ -125,13 +140,14 @@ def _limits(held: Any, mistakes: list[str]) -> Limits | None:
         return None
     _check_keys(held, _LIMIT_KEYS, "limits.", mistakes)
     count = Option(0, "", most=_LARGEST)
-    for key in _LIMIT_KEYS:
-        if key in held and (wrong := count.mistake(held[key])):
-            mistakes.append(f"limits.{key}: {wrong}")
-            return None
+    found = [
+        f"limits.{key}: {wrong}" for key in _LIMIT_KEYS[1:] if key in held and (wrong := count.mistake(held[key]))
+    ]
     tier = held.get("tier")
-    if tier is not None and tier not in TIERS:
-        mistakes.append(f"limits.tier: must be one of {', '.join(map(str, TIERS))}")
+    if tier is not None and (isinstance(tier, bool) or not isinstance(tier, int) or tier not in TIERS):
+        found.insert(0, f"limits.tier: must be one of {', '.join(map(str, TIERS))}")
+    if found:
+        mistakes += found
         return None
     named = {key: held[key] for key in _LIMIT_KEYS[1:] if key in held}
     return replace(NO_LIMITS if tier is None else TIERS[tier], **named)
@@ -157,15 +173,11 @@ def _rules(held: Any, mistakes: list[str]) -> tuple[Rule, ...]:
 
 
 def _rule(held: dict[str, Any], where: str, mistakes: list[str]) -> Rule | None:
-    kind = held.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        said = "missing" if kind is None else f"there is no kind {kind!r}"
-        mistakes.append(f"{where}kind: {said}{_meant(str(kind or ''), KINDS)}")
-        return None
-    own = KINDS[kind].options
     before = len(mistakes)
-    _check_keys(held, ("kind", "requests", *CONDITIONS, *own), where, mistakes)
-    for key, option in {**CONDITIONS, **own}.items():
+    kind, own = _kind(held.get("kind"), where, mistakes)
+    if own is not None:
+        _check_keys(held, ("kind", "requests", *CONDITIONS, *own), where, mistakes)
+    for key, option in {**CONDITIONS, **(own or {})}.items():
         if key in held and (wrong := option.mistake(held[key])):
             mistakes.append(f"{where}{key}: {wrong}")
     requests = held.get("requests", [])
@@ -174,7 +186,7 @@ def _rule(held: dict[str, Any], where: str, mistakes: list[str]) -> Rule | None:
     chosen = [key for key in _CHOOSERS if key in held]
     if len(chosen) > 1:
         mistakes.append(f"{where}{chosen[1]}: {' and '.join(chosen)} exclude one another; keep one")
-    if len(mistakes) > before:
+    if own is None or len(mistakes) > before:
         return None
     return Rule(
         kind=kind,
@@ -182,6 +194,15 @@ def _rule(held: dict[str, Any], where: str, mistakes: list[str]) -> Rule | None:
         requests=frozenset(requests),
         **{key: held[key] for key in CONDITIONS if key in held},
     )
+
+
+def _kind(named: Any, where: str, mistakes: list[str]) -> tuple[str, Mapping[str, Option] | None]:
+    """The kind and its own options; None for them where there is no such kind: then no option can be judged."""
+    if isinstance(named, str) and named in KINDS:
+        return named, KINDS[named].options
+    said = "missing" if named is None else f"there is no kind {named!r}"
+    mistakes.append(f"{where}kind: {said}{_meant(str(named or ''), KINDS)}")
+    return "", None
 
 
 def _are_numbers(value: Any) -> bool:

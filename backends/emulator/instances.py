@@ -2,16 +2,18 @@
 
 Covers what tool parameters and response formats use: the seven types (also as a list), enum, const, ranges,
 lengths, formats, arrays, nested objects, `anyOf`/`oneOf`, `allOf`, and local `$ref`s with recursion that ends.
-Patterns are not followed, `not` and conditional schemas are not read. Strings say that they are synthetic wherever
-the schema leaves them free.
+Of patterns the usual ones are followed (`patterns`), `not` and conditional schemas are not read. Strings say that
+they are synthetic wherever the schema leaves them free.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Final
 
 from backends.emulator.dice import Dice
+from backends.emulator.patterns import make_match
 from backends.json import Json, JsonObject, as_count, as_list, as_object
 
 _MAX_DEPTH: Final = 6  # below it optional members and items are left out
@@ -20,6 +22,7 @@ _MAX_VALUES: Final = 2_000
 _MAX_LENGTH: Final = 100_000  # of strings, whatever minLength says
 _MAX_EXPONENT: Final = 300  # numbers beyond it are no bounds
 _ROLLS_PER_ITEM: Final = 8  # how often an array whose items must differ is tried
+_WORD: Final = "synthetic"  # tried first where there is a pattern; so short that no pattern can take long over it
 _FORMATS: Final[Mapping[str, str]] = {
     "date": "2026-11-30",
     "date-time": "2026-11-30T12:00:00Z",
@@ -205,8 +208,23 @@ class _Maker:
         text = f"synthetic {name}"
         least = min(as_count(flat.get("minLength")) or 0, _MAX_LENGTH)
         most = as_count(flat.get("maxLength"))
+        pattern = flat.get("pattern")
+        if isinstance(pattern, str):
+            if _fits(pattern, _WORD) and least <= len(_WORD) and (most is None or len(_WORD) <= most):
+                return _WORD
+            matching = make_match(pattern, self._dice, least=least, most=most)
+            if matching is not None:
+                return matching
         text += "." * (least - len(text))
         return text if most is None else text[:most]
+
+
+def _fits(pattern: str, text: str) -> bool:
+    """Whether the pattern is found in the text; not where it is none of this language's."""
+    try:
+        return re.search(pattern, text) is not None
+    except (re.error, RecursionError, OverflowError):
+        return False
 
 
 def _merged(left: JsonObject, right: JsonObject) -> JsonObject:

@@ -5,6 +5,7 @@ from typing import Final
 
 from backends.emulator import contract
 from backends.emulator.errors import Refusal, invalid
+from backends.emulator.flavour import check_schemas
 from backends.emulator.prices import sheet
 from backends.emulator.profile import Model, Profile, Trouble, Words
 from backends.emulator.shape import Shape
@@ -185,6 +186,7 @@ MOONSHOT = Profile(
         contract.check_media,
         contract.check_partial,
         contract.check_tools,
+        check_schemas,
         contract.check_dynamic_tools,
         contract.check_tool_choice,
         contract.check_tool_history,

@@ -37,6 +37,8 @@ WRITTEN_URL = "http://127.0.0.1:8000"
 WRITTEN_ID = "kr_01JD9QK6Z3V8X2M4N5P7R9T1W0"
 REAL_ID = re.compile(r"kr_[0-9A-Z]{26}")
 PORT = re.compile(r"--port \d+")
+WIDE = {"COLUMNS": "160"}
+"""The page shows tables as a terminal does that has room for them."""
 PROGRAMS = {"kimi-gateway": gateway_app, "kimi-pricing": pricing_app}
 
 
@@ -66,7 +68,7 @@ def in_process(words: Sequence[str], directory: Path) -> tuple[int, str]:
     """Exit code and output of one of our own commands, without the second that starting it takes."""
     unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("KIMI_")}
     with contextlib.chdir(directory):
-        done = CliRunner().invoke(PROGRAMS[words[0]], list(words[1:]), env=unset, prog_name=words[0])
+        done = CliRunner().invoke(PROGRAMS[words[0]], list(words[1:]), env={**unset, **WIDE}, prog_name=words[0])
     return done.exit_code, done.stdout if done.exit_code == 0 else done.output
 
 

@@ -51,6 +51,7 @@ def test_a_probe_prints_what_the_readme_shows(
 ) -> None:
     config, expected = PROBES[dialect]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")  # the page shows tables as a terminal does that has room for them
     with serve(Emulator(EmulatorConfig(dialect=dialect, pace=0))) as root_url:
         path = tmp_path / "kimi-gateway.toml"
         path.write_text(at_address(config, f"{root_url}/v1"), "utf-8")
