@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from kimi_gateway import __version__
 from kimi_gateway.core.callers import Caller, identify
+from kimi_gateway.core.standing import Standings
 from kimi_gateway.errors import GatewayError
 from kimi_gateway.relay.context import Context
 from kimi_gateway.routes.answers import error_answer, http_error
@@ -21,6 +22,7 @@ from kimi_gateway.routes.balance import balance_path
 from kimi_gateway.routes.health import health_paths
 from kimi_gateway.routes.metrics import metrics_path
 from kimi_gateway.routes.models import model_paths
+from kimi_gateway.routes.thoughts import thoughts_path
 from kimi_gateway.settings import Settings
 
 CHAT_PATH: Final = "/v1/chat/completions"
@@ -31,6 +33,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+Exposition = Callable[[], Awaitable[bytes]]
 Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
 _log: Final = logging.getLogger("kimi_gateway.app")
@@ -69,11 +72,19 @@ class GatewayApp(FastAPI):
 
 
 def create_app(
-    ctx: Context, chat: AsgiApp, tokens: AsgiApp, *, ledger_problem: Callable[[], str], metrics_here: bool = True
+    ctx: Context,
+    chat: AsgiApp,
+    tokens: AsgiApp,
+    *,
+    ledger_problem: Callable[[], str],
+    metrics_here: bool = True,
+    exposition: Exposition | None = None,
+    standings: Standings | None = None,
 ) -> GatewayApp:
     """The gateway's application. `chat` serves POST /v1/chat/completions, `tokens` the token counts;
     `ledger_problem` says why nothing could be booked ("" where all is well); without `metrics_here` /metrics is
-    served elsewhere."""
+    served elsewhere; `exposition` gives the metrics of several workers (None: this process's); `standings` what is
+    known of the targets."""
 
     def settings() -> Settings:
         return ctx.settings
@@ -83,21 +94,46 @@ def create_app(
         Path(TOKENS_PATH, tokens, methods=["POST"]),
         balance_path(ctx.authenticate),
         *model_paths(settings, ctx.authenticate),
-        *health_paths(settings, ctx.lifecycle, ledger_problem),
+        *health_paths(settings, ctx.lifecycle, ledger_problem, standings),
     ]
     if metrics_here:
-        routes.append(metrics_path(ctx.metrics, settings, ctx.settings.server.host))
+        routes += _admin_paths(ctx, ctx.settings.server.host, exposition)
     return GatewayApp(routes, _path_error(ctx.authenticate), chat=chat)
 
 
-def create_admin_app(ctx: Context, host: str, *, ledger_problem: Callable[[], str]) -> GatewayApp:
-    """The application of the admin listener on `host`: /metrics, and health and readiness once more."""
+def create_admin_app(
+    ctx: Context,
+    host: str,
+    *,
+    ledger_problem: Callable[[], str],
+    exposition: Exposition | None = None,
+    standings: Standings | None = None,
+) -> GatewayApp:
+    """The application of the admin listener on `host`: /metrics and the deletion of thoughts, and health and
+    readiness once more."""
 
     def settings() -> Settings:
         return ctx.settings
 
-    routes = [metrics_path(ctx.metrics, settings, host), *health_paths(settings, ctx.lifecycle, ledger_problem)]
+    health = health_paths(settings, ctx.lifecycle, ledger_problem, standings)
+    routes = [*_admin_paths(ctx, host, exposition), *health]
     return GatewayApp(routes, _path_error(None))
+
+
+def _admin_paths(ctx: Context, host: str, exposition: Exposition | None) -> list[BaseRoute]:
+    """What only an administrator may do or see, served on `host`."""
+
+    async def own() -> bytes:
+        await ctx.thinking.sample()
+        return ctx.metrics.render()
+
+    def settings() -> Settings:
+        return ctx.settings
+
+    return [
+        metrics_path(exposition or own, settings, host),
+        thoughts_path(ctx.thinking.forget_key, settings, host),
+    ]
 
 
 def authenticator(settings: Callable[[], Settings]) -> Callable[[Scope], Caller]:

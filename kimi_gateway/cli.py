@@ -5,8 +5,12 @@ Exit codes: 0 well, 1 `check` or `lint-tools` found something, 2 something to se
 
 import asyncio
 import socket
+import sys
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -19,20 +23,33 @@ from backends.emulator.profiles import PROFILES
 from kimi_gateway import __version__
 from kimi_gateway.banner import url_of
 from kimi_gateway.checks.findings import Output
-from kimi_gateway.process import NO_TARGET, Launch, StartError, run
+from kimi_gateway.checks.targets import unpriced_notes
+from kimi_gateway.opening import StartError
+from kimi_gateway.process import NO_TARGET, Launch, run
 from kimi_gateway.server import Listener, ListenError, bind
 from kimi_gateway.settings import Flags, Settings, SettingsError, load, process_environment
 from kimi_gateway.shutdown import Signals
+from kimi_gateway.supervisor import supervise
+from kimi_gateway.worker import ShareError, read_share
+from pricing.cards import CardError, load_cards
+from pricing.cli_unbuilt import Announcing
 
 USAGE_ERROR: Final = 2
 
+
+class _Program(Announcing):
+    not_built = ("keys",)
+
+
 app = typer.Typer(
     name="kimi-gateway",
+    cls=_Program,
     help="One OpenAI-compatible base_url in front of every way to run Kimi K3.1 Pro, with every token booked.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -150,12 +167,13 @@ def serve(
     config: Annotated[Path | None, typer.Option("--config", help="The TOML file.", metavar="FILE")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free one.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; only 1 for now.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes on one socket.")] = None,
     emulator_if_empty: Annotated[
         bool,
         typer.Option("--emulator-if-empty", help="Without any target, answer from the built-in emulator."),
     ] = False,
     log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.AUTO,
+    as_worker: Annotated[str, typer.Option("--as-worker", hidden=True)] = "",
 ) -> None:
     environ = process_environment()
     flags = Flags(host=host, port=port, workers=workers)
@@ -170,14 +188,21 @@ def serve(
         launch = Launch(
             settings=settings,
             reload=read,
-            say=_say,
+            say=partial(_say_with, _unpriced(settings)),
             emulator_if_empty=emulator_if_empty,
             log_format=log_format.value,
+            share=read_share(as_worker) if as_worker else None,
         )
-        code = run(launch)
-    except (SettingsError, StartError, ListenError) as err:
+        several = settings.server.workers > 1 and launch.share is None
+        code = supervise(launch, _worker_command(sys.argv[1:])) if several else run(launch)
+    except (SettingsError, StartError, ListenError, ShareError) as err:
         _stop(str(err))
     raise typer.Exit(code)
+
+
+def _worker_command(arguments: Sequence[str]) -> list[str]:
+    """What starts one worker with the same options."""
+    return [sys.executable, "-m", "kimi_gateway", *arguments]
 
 
 @app.command(help=_EMULATE_HELP)
@@ -256,6 +281,21 @@ async def _emulate(config: EmulatorConfig, sock: socket.socket) -> None:
     )
     await signals.stop.wait()
     await listener.close()
+
+
+def _unpriced(settings: Settings) -> list[str]:
+    """Which targets' requests will have no cost, said before anybody misses it in a report."""
+    folder = settings.pricing.cards_dir
+    try:
+        cards = load_cards(Path(folder) if folder else None)
+    except CardError:  # the start itself says what is wrong with the folder
+        return []
+    return unpriced_notes(settings.targets, cards, at_s=time.time())  # noqa: TID251  # the shell reads the clock
+
+
+def _say_with(notes: Sequence[str], text: str) -> None:
+    """Prints what a gateway says when it starts, with notes at its end."""
+    _say("\n".join([text, *(f"  note      {note}" for note in notes)]))
 
 
 def _say(text: str) -> None:

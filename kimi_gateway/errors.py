@@ -9,6 +9,7 @@
       Unauthenticated       401 no or wrong key
       Forbidden             403 a right is missing, or open mode met a stranger
       LedgerUnavailable     503 nothing may be booked, so nothing is served
+      StateOut              503 the state that several gateways share does not answer
       ShuttingDown          503 draining
       UpstreamError         what an upstream did, already translated
 
@@ -115,6 +116,15 @@ class LedgerUnavailable(GatewayError):
         super().__init__(
             message, code="ledger_unavailable", headers={"retry-after": "5", "x-should-retry": "true"}
         )
+
+
+class StateOut(GatewayError):
+    """503: what was asked for needs the shared state, which does not answer."""
+
+    status = 503
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="state_unavailable", headers={"retry-after": "1", "x-should-retry": "true"})
 
 
 class ShuttingDown(GatewayError):

@@ -213,10 +213,10 @@ def _print_table(found: Lint) -> None:
     on_terminal = sys.stdout.isatty()
     page = sys.stdout if on_terminal else StringIO()
     # As wide as the terminal; elsewhere a line is never broken, and nothing has a colour.
-    width = None if on_terminal else _WIDTH
-    console = Console(file=page, width=width, highlight=False, color_system="auto" if on_terminal else None)
+    console = Console(file=page, width=_WIDTH, highlight=False, color_system="auto" if on_terminal else None)
     if found.findings:
-        grid = table([("where", False), ("what", False), ("remedy", False), ("the gateway", False)])
+        heads = ("where", "what", "remedy", "the gateway")
+        grid = table([(head, False) for head in heads], width=None if on_terminal else _WIDTH)
         for finding in found.findings:
             one = finding.violation
             state = text("repairs it", "green") if finding.repaired else text("sends it as it is", "red")

@@ -5,13 +5,13 @@ counts as `other`, so no client can make series. Sums of money stay integer nano
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
@@ -51,6 +51,33 @@ class _Dollars(Collector):
         yield family
 
 
+class _Store(Collector):
+    """The store of thoughts as it last described itself; nothing of it before it has."""
+
+    _GAUGES: Final = (
+        ("bytes", "kimi_thinking_bytes", "Bytes of thoughts kept for repair."),
+        ("conversations", "kimi_thinking_conversations", "Conversations with thoughts kept for repair."),
+    )
+    _COUNTERS: Final = (
+        ("evicted", "kimi_thinking_evictions", "Conversations that had to go to make room."),
+        ("expired", "kimi_thinking_expiries", "Conversations that were not used for the retention time."),
+        ("refused", "kimi_thinking_refusals", "Thoughts that found no room."),
+    )
+
+    def __init__(self) -> None:
+        self.statistics: Mapping[str, int] = {"bytes": 0}
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        known = self.statistics
+        for name, title, text in self._GAUGES:
+            if name in known:
+                yield GaugeMetricFamily(title, text, value=known[name])
+        for name, title, text in self._COUNTERS:
+            if name in known:
+                yield CounterMetricFamily(title, text, value=known[name])
+
+
 @dataclass(slots=True)
 class _Bound:
     """The children that a request with certain labels counts in."""
@@ -86,16 +113,34 @@ class Metrics:
         self._gap = Histogram(
             "kimi_chunk_gap_seconds", "Time between content chunks.", buckets=_GAP_SECONDS, registry=registry
         )
-        self._thinking = Gauge("kimi_thinking_bytes", "Bytes of thoughts kept for repair.", registry=registry)
+        self._store = _Store()
+        registry.register(self._store)
         self._repairs = Counter(
             "kimi_thinking_repairs", "Thoughts put back into histories that had lost them.", registry=registry
         )
         self._wait = Histogram(
             "kimi_queue_wait_seconds", "Time waited for a target.", buckets=_SECONDS, registry=registry
         )
+        self._declare_health(registry)
+        # `labels()` costs four times what it costs to count; the children are kept.
+        self._bound: dict[tuple[str, str, str, str, str], _Bound] = {}
+        self._bound_refused: dict[str, Counter] = {}
+        self._bound_ttft: dict[str, Histogram] = {}
+
+    def _declare_health(self, registry: CollectorRegistry) -> None:
+        """The metrics of what is wrong, or may become so."""
         self._in_flight = Gauge("kimi_in_flight", "Requests under way.", registry=registry)
         self._faults = Counter(
             "kimi_upstream_faults", "Faults of upstreams.", ("target", "kind"), registry=registry
+        )
+        self._signs = Counter(
+            "kimi_engine_signs",
+            "Answers that show an engine set up wrongly or broken.",
+            ("target", "kind"),
+            registry=registry,
+        )
+        self._losses = Counter(
+            "kimi_cache_losses", "Requests whose cached prefix was lost.", ("target", "kind"), registry=registry
         )
         self._lag = Histogram(
             "kimi_event_loop_lag_seconds",
@@ -103,10 +148,6 @@ class Metrics:
             buckets=_LAG_SECONDS,
             registry=registry,
         )
-        # `labels()` costs four times what it costs to count; the children are kept.
-        self._bound: dict[tuple[str, str, str, str, str], _Bound] = {}
-        self._bound_refused: dict[str, Counter] = {}
-        self._bound_ttft: dict[str, Histogram] = {}
 
     def configure(self, *, targets: Iterable[str], models: Iterable[str], keys: Iterable[str]) -> None:
         """The label values that are shown as they are, from now on."""
@@ -114,9 +155,18 @@ class Metrics:
         self._models = frozenset(models)
         self._keys = frozenset(keys)
 
-    def thinking(self, size_bytes: int) -> None:
-        """The store of thoughts has this size."""
-        self._thinking.set(size_bytes)
+    def thinking(self, statistics: Mapping[str, int]) -> None:
+        """The store of thoughts describes itself so."""
+        self._store.statistics = statistics
+
+    def signs(self, target: str, signs: Iterable[str]) -> None:
+        """What an engine's answer shows to be wrong with its set-up, by the names of `backends.sentinel`."""
+        for sign in signs:
+            self._signs.labels(target if target in self._targets else OTHER, str(sign)).inc()
+
+    def cache_lost(self, target: str, reason: str) -> None:
+        """A request found its cached prefix gone."""
+        self._losses.labels(target if target in self._targets else OTHER, reason).inc()
 
     def repaired(self, thoughts: int) -> None:
         """So many thoughts were put back into one history."""

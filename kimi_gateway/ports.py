@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kimi_gateway.core.digest import TurnKeys
+from kimi_gateway.core.limits import Claim, Limits, Use, Verdict
 from kimi_gateway.core.thought_record import Owner, Thought
 from kimi_gateway.core.thoughts import Found
 from pricing.ledger.row import LedgerRow
@@ -85,4 +86,35 @@ class Conversations(Protocol):
 
     async def close(self) -> None:
         """Lets go of connections and of what was started for them."""
+        ...
+
+
+class Limiter(Protocol):
+    """Where keys' limits are counted: in the process or shared by several. A cache of the ledger.
+
+    What is under way is renewed by the limiter itself, from `admit` to `settle`.
+    """
+
+    async def admit(self, claim: Claim, limits: Limits) -> Verdict:
+        """Reserves what the claim asks for, all of it or nothing. Raises `StateUnavailable` where that decides."""
+        ...
+
+    async def settle(self, claim: Claim, limits: Limits, use: Use) -> int:
+        """Replaces a reservation by what was used; gives back by how many nano-dollars that exceeds it.
+
+        Once for each claim that was admitted. Never raises: what cannot be said now is said later, or made good
+        from the ledger.
+        """
+        ...
+
+    async def standing(self, key: str, limits: Limits) -> Verdict:
+        """What is left of a key's limits, with nothing reserved. Raises `StateUnavailable`."""
+        ...
+
+    async def keep(self) -> None:
+        """Renews and tidies beside the requests, for ever."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of what it holds."""
         ...

@@ -22,41 +22,47 @@ import uvloop
 
 from backends.aiohttp_upstream import AiohttpUpstream
 from backends.catalog import DIALECTS
-from backends.emulator.app import Emulator
 from kimi_gateway import __version__
 from kimi_gateway.adapters.counting import ThreadedCounting
 from kimi_gateway.adapters.discovery import Discovery
-from kimi_gateway.adapters.ledger import JournalBooks, open_books
-from kimi_gateway.app import AsgiApp, authenticator, create_admin_app, create_app
+from kimi_gateway.adapters.ledger import JournalBooks
+from kimi_gateway.adapters.siblings import Siblings
+from kimi_gateway.adapters.state import State
+from kimi_gateway.app import AsgiApp, Exposition, authenticator, create_admin_app, create_app
 from kimi_gateway.banner import banner, url_of
+from kimi_gateway.core.expositions import merged
 from kimi_gateway.core.keys import OPEN_NAME
 from kimi_gateway.core.retry import RetryBudget
-from kimi_gateway.core.thoughts import Bounds
+from kimi_gateway.emulated import emulator_at, start_emulator
 from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.logs import LineWriter, Log, LogHandler, choose_format
 from kimi_gateway.metrics import Metrics, sample_loop_lag
+from kimi_gateway.opening import StartError, opened_books, opened_cards, opened_state
 from kimi_gateway.relay.client import BufferBudget
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.endpoint import ChatEndpoint
 from kimi_gateway.relay.thinking import Thinking
 from kimi_gateway.relay.tokens import TokenEndpoint
 from kimi_gateway.server import Gate, Listener, bind, raise_descriptor_limit
-from kimi_gateway.settings import Settings, SettingsError, Target, carry_over, process_environment, with_targets
+from kimi_gateway.settings import (
+    Server,
+    Settings,
+    SettingsError,
+    Target,
+    carry_over,
+    process_environment,
+    with_targets,
+)
 from kimi_gateway.shutdown import Signals, drain
-from pricing.cards import CardBook, CardError, load_cards
-from pricing.ledger.errors import LedgerError
+from kimi_gateway.worker import Share
+from pricing.cards import CardBook
 from pricing.vocabulary import find_vocabulary
 
-EMULATOR_NAME: Final = "emulator"
 _log: Final = logging.getLogger("kimi_gateway.process")
 _FIRST_LOOK_S: Final = 2.0  # a start is not held up longer by a target that is away
 _LOOK_EVERY_S: Final = 15.0
 _LOOK_TIMEOUT_S: Final = 10.0
 _BOOKS_CLOSE_S: Final = 10.0
-
-
-class StartError(Exception):
-    """The gateway cannot start; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +74,21 @@ class Launch:
     say: Callable[[str], None]
     emulator_if_empty: bool = False
     log_format: str = "auto"
+    share: Share | None = None  # this is one of several workers
+
+    @property
+    def speaks(self) -> bool:
+        """It says what it serves: a single process, and the first of several when it starts."""
+        return self.share is None or (self.share.index == 0 and not self.share.again)
 
 
 def run(launch: Launch) -> int:
     """Serves until a signal ends it; the exit code. Raises `StartError`, `server.ListenError`."""
     settings = launch.settings
-    warning = raise_descriptor_limit(settings.server.max_connections)
-    cards = _cards(settings)
-    sock = bind(settings.server.host, settings.server.port)
-    try:
-        admin_sock = None if settings.admin.listen is None else bind(*settings.admin.listen)
-    except Exception:
-        sock.close()
-        raise
+    most = settings.server.max_connections
+    warning = raise_descriptor_limit(most, chosen=most != Server().max_connections)
+    cards = opened_cards(settings)
+    sock, admin_sock = _sockets(launch)
     writer = LineWriter(sys.stderr, format=choose_format(launch.log_format, sys.stderr))
     log = Log(writer, wall=time.time)  # noqa: TID251  # the shell reads the clock
     handler = LogHandler(log)
@@ -96,11 +104,19 @@ def run(launch: Launch) -> int:
         log.close()
 
 
-def _cards(settings: Settings) -> CardBook:
+def _sockets(launch: Launch) -> tuple[socket.socket, socket.socket | None]:
+    """The bound sockets of the gateway and of its administration; a worker's come from its supervisor."""
+    settings, share = launch.settings, launch.share
+    if share is not None:
+        return socket.socket(fileno=share.socket), (
+            None if share.admin is None else socket.socket(fileno=share.admin)
+        )
+    sock = bind(settings.server.host, settings.server.port)
     try:
-        return load_cards(Path(settings.pricing.cards_dir) if settings.pricing.cards_dir else None)
-    except CardError as err:
-        raise StartError(f"pricing.cards_dir: {err}") from err
+        return sock, None if settings.admin.listen is None else bind(*settings.admin.listen)
+    except Exception:
+        sock.close()
+        raise
 
 
 class Gateway:
@@ -124,6 +140,8 @@ class Gateway:
         """Serves on bound sockets until a signal ends it; the exit code. Raises `StartError`."""
         signals = Signals()
         signals.install(asyncio.get_running_loop())
+        if self._launch.share is not None:
+            signals.end_with(asyncio.get_running_loop(), self._launch.share.alive)
         self._log.hide(self._configured.secrets())
         async with AsyncExitStack() as stack:
             listener = await self._start(stack, sock, admin_sock)
@@ -149,15 +167,17 @@ class Gateway:
     ) -> Listener:
         stack.callback(sock.close)
         if not self._configured.targets and self._launch.emulator_if_empty:
-            self._emulator = await self._start_emulator(stack)
+            self._emulator = await self._find_emulator(stack)
             self._configured = self._with_emulator(self._configured)
         if not self._configured.targets:
             raise StartError(NO_TARGET)
         upstream = AiohttpUpstream()
         stack.push_async_callback(upstream.close)
-        books = self._open_books()
+        books = opened_books(self._configured, self._log)
         stack.push_async_callback(self._close_books, books)
-        self._build(upstream, books)
+        state = await opened_state(self._configured, self._launch.share, self._log)
+        stack.push_async_callback(state.close)
+        self._build(upstream, books, state)
         stack.callback(self._thinking.close)
         stack.push_async_callback(self._cancel_tasks)
         self._keep("books", books.keep_writing())
@@ -167,26 +187,39 @@ class Gateway:
         counting = ThreadedCounting(lambda: find_vocabulary(process_environment()), self._log)
         stack.callback(counting.close)
         tokens = TokenEndpoint(self._ctx, counting)
-        app = create_app(self._ctx, chat, tokens, ledger_problem=books.problem, metrics_here=admin_sock is None)
-        metrics_url = await self._start_admin(stack, admin_sock, books)
+        exposition = await self._exposition(stack)
+        app = create_app(
+            self._ctx,
+            chat,
+            tokens,
+            ledger_problem=books.problem,
+            metrics_here=admin_sock is None,
+            exposition=exposition,
+            standings=self._discovery.standings,
+        )
+        metrics_url = await self._start_admin(stack, admin_sock, books, exposition)
         listener = Listener(self._gate(app), sock)
         stack.push_async_callback(listener.close)
         await listener.start()
         self._keep("lag", sample_loop_lag(self._metrics, time.monotonic))
         url = url_of(host, listener.address[1])
         emulated = self._emulator is not None
-        self._launch.say(banner(self._ctx.settings, url, metrics_url=metrics_url or url, emulator=emulated))
+        if self._launch.speaks:
+            self._launch.say(banner(self._ctx.settings, url, metrics_url=metrics_url or url, emulator=emulated))
         self._log.event("started", version=__version__, base_url=f"{url}/v1", open_mode=self._configured.open_mode)
         return listener
 
     def _gate(self, app: AsgiApp) -> Gate:
-        return Gate(app, self._lifecycle, max_connections=self._configured.server.max_connections)
+        return Gate(app, self._lifecycle, max_connections=self._part(self._configured.server.max_connections))
 
-    def _build(self, upstream: AiohttpUpstream, books: JournalBooks) -> None:
-        self._discovery = Discovery(upstream, self._log)
-        thinking = self._configured.thinking
-        bounds = Bounds(thinking.max_bytes, thinking.max_bytes_per_key, thinking.retention_s)
-        self._thinking = Thinking(bounds, self._metrics, time.monotonic)
+    def _part(self, whole: int) -> int:
+        """This process's part of what the gateway may take altogether."""
+        count = self._launch.share.count if self._launch.share is not None else 1
+        return max(1, whole // count)
+
+    def _build(self, upstream: AiohttpUpstream, books: JournalBooks, state: State) -> None:
+        self._discovery = Discovery(upstream, self._log, time.time)  # noqa: TID251  # the shell's clock
+        self._thinking = Thinking(state.conversations, self._metrics)
         self._ctx = Context(
             settings=self._configured,
             cards=self._cards,
@@ -196,7 +229,7 @@ class Gateway:
             metrics=self._metrics,
             log=self._log,
             lifecycle=self._lifecycle,
-            buffers=BufferBudget(self._configured.server.max_buffered_bytes),
+            buffers=BufferBudget(self._part(self._configured.server.max_buffered_bytes)),
             retries=RetryBudget(self._configured.retry.global_ratio),
             authenticate=authenticator(lambda: self._ctx.settings),
             mono=time.monotonic,
@@ -212,8 +245,7 @@ class Gateway:
         settings = with_targets(self._configured, targets)
         self._ctx.settings = settings
         self._ctx.cards = self._cards
-        self._ctx.retries.ratio = settings.retry.global_ratio
-        self._ctx.buffers.limit_bytes = settings.server.max_buffered_bytes
+        self._ctx.buffers.limit_bytes = self._part(settings.server.max_buffered_bytes)
         self._ctx.retries.ratio = settings.retry.global_ratio
         self._metrics.configure(
             targets=[target.name for target in settings.targets],
@@ -235,40 +267,53 @@ class Gateway:
             ),
         )
 
-    def _open_books(self) -> JournalBooks:
-        settings = self._configured
-        try:
-            return open_books(settings.ledger, settings.timing, log=self._log, mono=time.monotonic)
-        except LedgerError as err:
-            raise StartError(f"the ledger cannot be used: {err}") from err
-
     async def _close_books(self, books: JournalBooks) -> None:
         if not await asyncio.to_thread(books.close, self._close_books_s):
             self._log.event("not all of the journal is in the ledger yet; the next start brings it there")
 
-    async def _start_admin(self, stack: AsyncExitStack, sock: socket.socket | None, books: JournalBooks) -> str:
+    async def _exposition(self, stack: AsyncExitStack) -> Exposition | None:
+        """The metrics of all workers; None where this process is the only one."""
+        share = self._launch.share
+        if share is None:
+            return None
+        siblings = Siblings(Path(share.directory), share.index, self._metrics.render)
+        await siblings.start()
+        stack.push_async_callback(siblings.close)
+
+        async def render() -> bytes:
+            await self._ctx.thinking.sample()
+            return merged(await siblings.texts()).encode()
+
+        return render
+
+    async def _start_admin(
+        self,
+        stack: AsyncExitStack,
+        sock: socket.socket | None,
+        books: JournalBooks,
+        exposition: Exposition | None,
+    ) -> str:
         """Starts the listener for /metrics where one is wanted; its address, "" without."""
         if sock is None:
             return ""
         host = str(sock.getsockname()[0])
-        listener = Listener(create_admin_app(self._ctx, host, ledger_problem=books.problem), sock)
+        app = create_admin_app(
+            self._ctx,
+            host,
+            ledger_problem=books.problem,
+            exposition=exposition,
+            standings=self._discovery.standings,
+        )
+        listener = Listener(app, sock)
         stack.push_async_callback(listener.close)
         await listener.start()
         return url_of(*listener.address)
 
-    async def _start_emulator(self, stack: AsyncExitStack) -> Target:
-        """The built-in emulator on a port of the system's choice, as a target."""
-        listener = Listener(Emulator(), bind("127.0.0.1", 0))
-        stack.push_async_callback(listener.close)
-        await listener.start()
-        host, port = listener.address
-        return Target(
-            name=EMULATOR_NAME,
-            dialect="moonshot",
-            base_url=f"http://{host}:{port}/v1",
-            account=EMULATOR_NAME,
-            models=DIALECTS["moonshot"].models,
-        )
+    async def _find_emulator(self, stack: AsyncExitStack) -> Target:
+        """The built-in emulator as a target: this process's own, or the one that its supervisor runs."""
+        if self._launch.share is not None:
+            return emulator_at(self._launch.share.emulator)
+        return await start_emulator(stack)
 
     def _with_emulator(self, settings: Settings) -> Settings:
         return settings if self._emulator is None else with_targets(settings, (self._emulator,))
@@ -288,7 +333,7 @@ class Gateway:
             if not fresh.targets:
                 raise SettingsError([NO_TARGET], fresh.source)
             settings, waiting = carry_over(self._configured, fresh)
-            cards = await asyncio.to_thread(_cards, settings)
+            cards = await asyncio.to_thread(opened_cards, settings)
         except (SettingsError, StartError) as err:
             reasons = err.mistakes if isinstance(err, SettingsError) else (str(err),)
             self._log.event(f"reload refused, the settings in force stay: {'; '.join(reasons)}", level="error")

@@ -32,6 +32,16 @@ class Signals:
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGHUP, self.hangup.set)
 
+    def end_with(self, loop: asyncio.AbstractEventLoop, pipe: int) -> None:
+        """Takes the end of a pipe, whose other end a supervisor holds, as SIGTERM."""
+
+        def gone() -> None:
+            loop.remove_reader(pipe)
+            if not self.stop.is_set():
+                self._stop(signal.SIGTERM)
+
+        loop.add_reader(pipe, gone)
+
     def _stop(self, number: int) -> None:
         self.number = number
         (self.at_once if self.stop.is_set() else self.stop).set()

@@ -11,6 +11,7 @@ from typing import Final
 from backends.catalog import DIALECTS
 from backends.json import JsonError, as_count, as_list, as_object, as_str, decode
 from backends.ports import Call, Reply, Upstream, UpstreamFault
+from kimi_gateway.core.standing import Standings, State
 from kimi_gateway.logs import Log
 from kimi_gateway.settings import Target
 
@@ -26,11 +27,13 @@ class Listing:
 
 
 class NotListed(Exception):
-    """The target gave no list. `final`: asking again will not help. The message holds no key."""
+    """The target gave no list. `final`: asking again will not help; `reached`: it answered. The message holds no
+    key."""
 
-    def __init__(self, message: str, *, final: bool) -> None:
+    def __init__(self, message: str, *, final: bool, reached: bool = True) -> None:
         super().__init__(message)
         self.final = final
+        self.reached = reached
 
 
 async def ask(upstream: Upstream, target: Target, *, timeout_s: float) -> Listing:
@@ -53,9 +56,9 @@ async def ask(upstream: Upstream, target: Target, *, timeout_s: float) -> Listin
             finally:
                 reply.close()
     except TimeoutError:
-        raise NotListed(f"no answer within {timeout_s:g} s", final=False) from None
+        raise NotListed(f"no answer within {timeout_s:g} s", final=False, reached=False) from None
     except UpstreamFault as failure:
-        raise NotListed(failure.fault.message, final=False) from None
+        raise NotListed(failure.fault.message, final=False, reached=False) from None
     if reply.status != 200:
         raise NotListed(f"status {reply.status}", final=reply.status in _FINAL_STATUSES)
     return parse(body, DIALECTS[target.dialect].models_window_field)
@@ -112,11 +115,16 @@ def completed(target: Target, listing: Listing) -> tuple[Target, str]:
 
 
 class Discovery:
-    """Asks targets for their lists and remembers the answers over reloads. One instance per process."""
+    """Asks targets for their lists and remembers the answers over reloads. One instance per process.
 
-    def __init__(self, upstream: Upstream, log: Log) -> None:
+    `wall` gives Unix seconds. `standings` is what became of the last question to each target.
+    """
+
+    def __init__(self, upstream: Upstream, log: Log, wall: Callable[[], float]) -> None:
+        self.standings = Standings()
         self._upstream = upstream
         self._log = log
+        self._wall = wall
         self._listings: dict[tuple[str, str], Listing] = {}
         self._given_up: set[tuple[str, str]] = set()
         self._said: set[str] = set()
@@ -140,9 +148,11 @@ class Discovery:
         except NotListed as err:
             if err.final:
                 self._given_up.add(_key(target))
+            self.standings.seen(*_key(target), State.NO_LIST if err.reached else State.UNREACHABLE, self._wall())
             self._say(f"target {target.name} gave no model list ({err}); what is configured counts")
             return False
         self._listings[_key(target)] = listing
+        self.standings.seen(*_key(target), State.ANSWERED, self._wall())
         return True
 
     def completed(self, targets: Sequence[Target]) -> tuple[Target, ...]:

@@ -57,6 +57,7 @@ async def check_settings(settings: Settings, progress: Progress, *, probe: bool)
     found.take(of_cards)
     if not settings.targets:
         found.wrong(no_target())
+        found.bad("targets", settings.source or "environment and defaults")
     found.take(await _check_targets(settings.targets, cards, progress, probe=probe))
     return found
 
@@ -94,11 +95,13 @@ async def _check_targets(
     offsets = {one.target.name: one.clock_offset_s for one in looks if one.clock_offset_s is not None}
     wrong = clock_mistake(offsets)
     found.wrong(wrong)
-    if wrong is None and offsets:
+    if wrong is not None:
+        found.bad("clock", ", ".join(offsets))
+    elif offsets:
         found.well(
             "clock", ", ".join(offsets), f"within {max(map(abs, offsets.values())):.0f} s of this machine's"
         )
-    elif wrong is None and targets:
+    elif targets:
         found.unseen("clock", "this machine", "no target told its time")
     return found
 

@@ -1,12 +1,16 @@
 """What a check found: mistakes to set right, what was looked at, notes, and what probes brought back."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from backends.faults import Fault
 from backends.usage import Measured
 from pricing.ledger.row import LedgerRow
+
+_QUOTED: Final = re.compile(r'\["(?:[^"\\]|\\.)*"\]')
 
 
 class Output(StrEnum):
@@ -32,12 +36,14 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One thing that was looked at and is well, or (`is_checked` false) that could not be looked at."""
+    """One thing that was looked at and is well, could not be looked at (`is_checked` false), or is wrong
+    (`is_well` false; a mistake says how)."""
 
     what: str
     where: str
     result: str
     is_checked: bool = True
+    is_well: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,10 @@ class Findings:
         """Adds a row for something that could not be looked at."""
         self.checked.append(Checked(what, where, reason, is_checked=False))
 
+    def bad(self, what: str, where: str) -> None:
+        """Adds a row for something about which there is a mistake."""
+        self.checked.append(Checked(what, where, "wrong, see below", is_well=False))
+
     def note(self, *texts: str) -> None:
         """Adds notes; "" is none."""
         self.notes += [text for text in texts if text and text not in self.notes]
@@ -115,7 +125,7 @@ def settings_mistakes(lines: Sequence[str], source: str) -> list[Mistake]:
     found = []
     for line in lines:
         place, colon, rest = line.partition(": ")
-        if not colon or " " in place.partition(" (from ")[0]:
+        if not colon or " " in _QUOTED.sub("", place.partition(" (from ")[0]):
             place, rest = source or "settings", line
         what, _, remedy = rest.partition("; ")
         found.append(Mistake(place, what, remedy))

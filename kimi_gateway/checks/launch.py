@@ -9,6 +9,9 @@ from backends.dialect import Dialect
 from backends.faults import Fault
 from kimi_gateway.checks.findings import Mistake, Sight
 
+OFFERED_TOOL: Final = "get_time"
+"""The tool that a probe asks an engine to call."""
+
 _THOUGHT_MARKS: Final = ("<|open|>think", "<|close|>think", "<think>", "</think>", "◁think▷")
 _CALL_MARKS: Final = ("<|open|>tools", "<|open|>call", "<|tool_calls_section_begin|>", "<|tool_call_begin|>")
 """How K3 (channels) and K2 write thoughts and calls; in a text they were left by a parser that is not there."""
@@ -41,6 +44,21 @@ def launch_mistakes(where: str, dialect: Dialect, sight: Sight, refused_tools: F
         what = "its answers carry no X-Request-Id, so a ledger row cannot be found in its log"
         found.append(Mistake(where, what, _start(launch.request_ids, "")))
     return found
+
+
+def unseen_flags(dialect: Dialect, sight: Sight) -> str:
+    """What an answer without a mistake leaves open about a self-hosted target's flags; "" where nothing."""
+    if sight.calls or not is_self_hosted(dialect):
+        return ""
+    if not sight.tools:
+        return "its tool-call parser (no tool could be offered)"
+    why = "the tool was not called"
+    if OFFERED_TOOL in sight.text:
+        why = "the tool was not called, but its name stands in the text"
+    elif sight.finish_reason == "length":
+        why = "the answer was cut before the tool was called"
+    wanted = f"; it is there if it was started with {dialect.launch.tools}" if dialect.launch.tools else ""
+    return f"its tool-call parser ({why}){wanted}"
 
 
 def _thought_problem(sight: Sight) -> str:

@@ -4,14 +4,20 @@ Nothing is left behind: ports are let go at once, what is written to try a direc
 is not there yet is not made.
 """
 
+import errno
 import fcntl
+import http.client
 import shutil
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
+from backends.json import JsonError, as_object, as_str, decode
+from kimi_gateway.banner import url_of
 from kimi_gateway.checks.findings import Findings, Mistake
+from kimi_gateway.routes.health import SERVICE
 from kimi_gateway.server import ListenError, bind
 from kimi_gateway.settings import Settings
 from pricing.cards import CardBook, CardError, load_cards
@@ -23,6 +29,8 @@ LEDGER_FREE_BYTES: Final = 64 << 20
 """Less room than this on the ledger's disk is called almost full: about 30,000 rows."""
 
 _BUSY_MS: Final = 5000
+_HEALTH_S: Final = 2.0
+_MAX_HEALTH_BYTES: Final = 4096
 _UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 
 
@@ -36,20 +44,46 @@ def look_at_addresses(settings: Settings) -> Findings:
     if listen == (server.host, server.port) and server.port:
         what = f"{_address(*listen)} is the gateway's own address"
         found.wrong(Mistake("admin.listen", what, 'give it a port of its own, or leave it out ("")'))
+        found.bad("metrics", _address(*listen))
     else:
         _try_address(found, "admin.listen", *listen, remedy="set admin.listen to another address")
     return found
 
 
 def _try_address(found: Findings, where: str, host: str, port: int, *, remedy: str) -> None:
+    label = "address" if where.startswith("server") else "metrics"
     try:
         bind(host, port).close()
     except ListenError as err:
+        version = _gateway_at(host, port) if _is_taken(err) else ""
+        if version:
+            found.well(label, _address(host, port), f"a gateway runs there already (version {version})")
+            found.note(f"{where}: a second gateway beside the one that runs needs another port")
+            return
         what, _, own = str(err).partition("; ")
         found.wrong(Mistake(where, what, remedy or own))
+        found.bad(label, _address(host, port))
     else:
-        label = "address" if where.startswith("server") else "metrics"
         found.well(label, _address(host, port), "free" if port else "a free port is picked at each start")
+
+
+def _is_taken(err: ListenError) -> bool:
+    return isinstance(err.__cause__, OSError) and err.__cause__.errno == errno.EADDRINUSE
+
+
+def _gateway_at(host: str, port: int) -> str:
+    """The version of the gateway that listens on an address of this machine, as its /health says; "" where
+    something else does."""
+    place = urlsplit(url_of(host, port))
+    connection = http.client.HTTPConnection(place.hostname or "", port, timeout=_HEALTH_S)
+    try:
+        connection.request("GET", "/health")
+        told = as_object(decode(connection.getresponse().read(_MAX_HEALTH_BYTES))) or {}
+    except (OSError, http.client.HTTPException, JsonError):
+        return ""
+    finally:
+        connection.close()
+    return (as_str(told.get("version")) or "unknown") if told.get("service") == SERVICE else ""
 
 
 def _address(host: str, port: int) -> str:
@@ -71,6 +105,8 @@ def look_at_books(settings: Settings, *, busy_timeout_ms: int = _BUSY_MS) -> Fin
         )
     if problem is None:
         found.well("ledger", redacted(url), result)
+    else:
+        found.bad("ledger", redacted(url))
     found.wrong(problem, _look_at_journal(found, journal, settings.ledger.max_journal_bytes))
     return found
 
@@ -78,6 +114,7 @@ def look_at_books(settings: Settings, *, busy_timeout_ms: int = _BUSY_MS) -> Fin
 def _look_at_journal(found: Findings, journal: Path, max_bytes: int) -> Mistake | None:
     problem = directory_problem("ledger.journal_dir", journal)
     if problem is not None:
+        found.bad("journal", str(journal))
         return problem
     free_bytes = _free_bytes(journal)
     wanted_bytes = max(0, max_bytes - _used_bytes(journal))
@@ -85,6 +122,8 @@ def _look_at_journal(found: Findings, journal: Path, max_bytes: int) -> Mistake 
     problem = room_problem("ledger.journal_dir", journal, free_bytes, wanted_bytes, remedy)
     if problem is None:
         found.well("journal", str(journal.resolve()), f"writable, {size_text(free_bytes)} free")
+    else:
+        found.bad("journal", str(journal.resolve()))
     return problem
 
 
@@ -178,6 +217,7 @@ def look_at_cards(settings: Settings, now_s: float) -> tuple[Findings, CardBook]
     except CardError as err:
         what, _, remedy = str(err).partition("; ")
         found.wrong(Mistake("pricing.cards_dir", what, remedy))
+        found.bad("rate cards", folder)
         return found, load_cards(None)
     count = len(book.in_force(datetime.fromtimestamp(now_s, UTC).date()))
     found.well("rate cards", folder or "as shipped", f"{count} in force today")

@@ -1,7 +1,7 @@
 """Sends one tiny request to a model and sees what comes back. It costs a few tokens.
 
-The request is encoded as the gateway encodes a client's. Self-hosted targets are offered a tool as well, because
-some refuse that unless they were started for it; one that does is asked again without.
+The request is encoded as the gateway encodes a client's. Self-hosted targets are asked to call a tool: only a
+call shows that calls are told from text. One that refuses tools is asked again without.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from backends.ports import Reply, UpstreamFault
 from kimi_gateway.checks.fetch import Tools, call_of, read_all, silent_for
 from kimi_gateway.checks.findings import Findings, Mistake, Probe, Sight
 from kimi_gateway.checks.judge import fault_mistake, place
-from kimi_gateway.checks.launch import is_self_hosted, launch_mistakes
+from kimi_gateway.checks.launch import OFFERED_TOOL, is_self_hosted, launch_mistakes, unseen_flags
 from kimi_gateway.checks.targets import Look, tag_of
 from kimi_gateway.checks.witness import Witness
 from kimi_gateway.core.view import read
@@ -28,11 +28,15 @@ from pricing.ledger.row import LedgerRow
 OUTPUT_LIMIT: Final = 128
 """Tokens of thought and text together: a short thought and a word fit, and no mistake can cost more."""
 
+TOOL_OUTPUT_LIMIT: Final = 512
+"""The same where an engine shall call a tool: the thought before a call is longer, and nobody bills its tokens."""
+
 _PROMPT: Final = "ping"
+_TOOL_PROMPT: Final = f"Call the tool {OFFERED_TOOL} for the zone UTC."
 _TOOL: Final = {
     "type": "function",
     "function": {
-        "name": "get_time",
+        "name": OFFERED_TOOL,
         "description": "The time in a zone",
         "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}, "required": ["zone"]},
     },
@@ -80,7 +84,7 @@ async def _send(tools: Tools, target: Target, dialect: Dialect, model: str, *, w
         encode(
             {
                 "model": model,
-                "messages": [{"role": "user", "content": _PROMPT}],
+                "messages": [{"role": "user", "content": _TOOL_PROMPT if with_tool else _PROMPT}],
                 **({"tools": [_TOOL]} if with_tool else {}),
             }
         )
@@ -91,7 +95,7 @@ async def _send(tools: Tools, target: Target, dialect: Dialect, model: str, *, w
         heads=view.heads,
         model=model,
         effort="low",
-        output_limit=OUTPUT_LIMIT,
+        output_limit=TOOL_OUTPUT_LIMIT if with_tool else OUTPUT_LIMIT,
         extra_body=target.extra_body,
     )
     request = encode_request(wish, dialect, foreign_fields(dialect))
@@ -141,12 +145,13 @@ def _judge(found: Findings, target: Target, probe: Probe, refused_tools: Fault |
     dialect, sight = DIALECTS[target.dialect], probe.sight
     if sight.fault is not None:
         found.wrong(fault_mistake(target, dialect, sight.fault, asked=f"a probe of {probe.model}"))
+        found.bad("probe", f"{target.name} {probe.model}")
         return
     missing = launch_mistakes(place(target), dialect, sight, refused_tools)
     found.wrong(*missing)
     found.well("probe", f"{target.name} {probe.model}", f"answered in {sight.whole_ms} ms")
-    if not missing and is_self_hosted(dialect):
-        found.well("engine flags", target.name, "nothing is missing")
+    if is_self_hosted(dialect):
+        _tell_flags(found, target.name, is_missing=bool(missing), unseen=unseen_flags(dialect, sight))
     if sight.measured is None:
         what = f"{probe.model} reported no usage although it was asked to, so every row would be an estimate"
         found.wrong(Mistake(place(target), what, "let stream_options.include_usage reach it"))
@@ -154,6 +159,15 @@ def _judge(found: Findings, target: Target, probe: Probe, refused_tools: Fault |
         found.note(f"{target.name}: no thought came back from {probe.model}, so none can be kept")
     if sight.model and sight.model not in (probe.model, *_public_names(target, probe.model)):
         found.note(f"{target.name}: {probe.model} was asked for and {sight.model} says that it answered")
+
+
+def _tell_flags(found: Findings, name: str, *, is_missing: bool, unseen: str) -> None:
+    if is_missing:
+        found.bad("engine flags", name)
+    elif unseen:
+        found.unseen("engine flags", name, unseen)
+    else:
+        found.well("engine flags", name, "nothing is missing")
 
 
 def _public_names(target: Target, own: str) -> list[str]:

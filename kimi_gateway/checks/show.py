@@ -1,7 +1,6 @@
-"""What was found, as text: lines and tables for people, one JSON object for programs. Never a key.
+"""What was found, as text: tables and lines for people, one JSON object for programs. Never a key.
 
-With mistakes, a line for each and nothing else; without, a table of what was checked. What probes brought back
-stands before either.
+First what probes brought back, then a table of what was checked, then notes, then a line for each mistake.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,11 +42,22 @@ def _as_text(found: Findings) -> str:
     parts = [_probe_text(list(probes)) for _, probes in groupby(found.probes, key=lambda probe: probe.target)]
     if found.probes:
         parts.append(_spent(found.probes))
-    if found.mistakes:
-        parts.append("".join(plain(mistake.line) + "\n" for mistake in found.mistakes))
-    else:
+    if found.checked:
         parts.append(_checked_text(found))
+    if found.notes:
+        parts.append("".join(f"note: {plain(note)}\n" for note in found.notes))
+    parts.append(_end(found))
     return "\n".join(parts)
+
+
+def _end(found: Findings) -> str:
+    """The mistakes, a line each, or that there are none."""
+    count = len(found.mistakes)
+    if count:
+        lines = [f"{count} mistake{'' if count == 1 else 's'} to set right:"]
+        return "\n".join([*lines, *(plain(mistake.line) for mistake in found.mistakes)]) + "\n"
+    is_whole = all(row.is_checked for row in found.checked)
+    return "All is well.\n" if is_whole else "All that was checked is well.\n"
 
 
 def _checked_text(found: Findings) -> str:
@@ -55,10 +65,7 @@ def _checked_text(found: Findings) -> str:
     for row in found.checked:
         result = row.result if row.is_checked else f"not checked: {row.result}"
         grid.add_row(text(row.what), text(row.where), text(result))
-    notes = [f"note: {plain(note)}" for note in found.notes]
-    left = any(not row.is_checked for row in found.checked)
-    end = "All that was checked is well." if left else "All is well."
-    return "\n".join([_drawn(grid), *notes, end]) + "\n"
+    return _drawn(grid)
 
 
 def _probe_text(probes: Sequence[Probe]) -> str:
@@ -82,7 +89,7 @@ def _facts(probe: Probe) -> dict[str, str]:
         "answered by": sight.model,
         "thought": _thought(sight),
         "text": _quoted(sight.text) if sight.text else "no",
-        "tool calls": (", ".join(sight.calls) or "none (a tool was offered)") if sight.tools else "",
+        "tool calls": (", ".join(sight.calls) or "none (one was asked for)") if sight.tools else "",
         "finish_reason": sight.finish_reason,
         "usage": f"in {' and '.join(sight.usage_places)}" if sight.usage_places else "not reported",
         "prompt tokens": _count(None if measured is None else measured.prompt_tokens),
@@ -160,7 +167,13 @@ def _as_json(found: Findings) -> str:
             {"where": mistake.where, "what": mistake.what, "remedy": mistake.remedy} for mistake in found.mistakes
         ],
         "checked": [
-            {"what": row.what, "where": row.where, "result": row.result, "is_checked": row.is_checked}
+            {
+                "what": row.what,
+                "where": row.where,
+                "result": row.result,
+                "is_checked": row.is_checked,
+                "is_well": row.is_well,
+            }
             for row in found.checked
         ],
         "notes": found.notes,

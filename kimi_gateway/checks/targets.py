@@ -6,6 +6,7 @@ is sent, which is refused after the key was looked at.
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
@@ -50,16 +51,20 @@ async def look_at_target(tools: Tools, target: Target, cards: CardBook) -> Look:
     look = Look(target, Findings())
     look.findings.wrong(key_in_clear(target, await _addresses(target, tools.list_timeout_s)))
     if look.findings.mistakes:
+        look.findings.bad("target", f"{target.name} {target.base_url}")
         return look
     dialect = DIALECTS[target.dialect]
     try:
         heard = await hear(tools, call_of(target, "/models"))
     except UpstreamFault as failure:
         look.findings.wrong(fault_mistake(target, dialect, failure.fault, asked="its model list"))
+        look.findings.bad("target", f"{target.name} {target.base_url}")
         return look
     look.clock_offset_s = _clock_offset_s(heard)
     listing = _listing(look, dialect, heard)
     if listing is None:
+        if look.findings.mistakes:
+            look.findings.bad("target", f"{target.name} {target.base_url}")
         return look
     known, _ = completed(target, listing)
     look.target = known
@@ -139,6 +144,7 @@ async def _try_key(tools: Tools, look: Look, dialect: Dialect) -> None:
     fault = None if tried is None or tried.status < 400 else _fault_of(tried)
     if fault is not None and fault.kind in (FaultKind.AUTH, FaultKind.QUOTA):
         look.findings.wrong(fault_mistake(target, dialect, fault, asked="a request without messages"))
+        look.findings.bad("key", target.name)
     else:
         look.findings.well("key", target.name, "accepted" if tried is None else "not refused")
 
@@ -153,6 +159,9 @@ def _look_at_models(look: Look, dialect: Dialect, listing: Listing, cards: CardB
     listed = list(listing.windows)
     is_proved = not findings.mistakes
     findings.wrong(*model_mistakes(target, listed))
+    for own in dict.fromkeys(target.models.values()):
+        if not is_listed(own, listed):
+            findings.bad("model", f"{target.name} {own}")
     there = [own for own in dict.fromkeys(target.models.values()) if is_listed(own, listed)]
     if is_proved:
         look.usable = tuple(there)
@@ -162,6 +171,17 @@ def _look_at_models(look: Look, dialect: Dialect, listing: Listing, cards: CardB
         price = f"priced by {card_text(tag.card)}" if tag.rates is not None else "unpriced"
         findings.well("model", f"{target.name} {own}", f"window {window:,}, {price}")
         findings.note(unpriced_note(target, dialect, own, is_priced=tag.rates is not None))
+
+
+def unpriced_notes(targets: Sequence[Target], cards: CardBook, *, at_s: float) -> list[str]:
+    """A note for each model of each target whose requests are booked without a cost, with the remedy."""
+    notes = []
+    for target in targets:
+        dialect = DIALECTS[target.dialect]
+        for own in dict.fromkeys(target.models.values()):
+            tag = tag_of(target, dialect, own, cards, at_s=at_s)
+            notes.append(unpriced_note(target, dialect, own, is_priced=tag.rates is not None))
+    return [note for note in notes if note]
 
 
 def tag_of(target: Target, dialect: Dialect, model: str, cards: CardBook, *, at_s: float) -> PriceTag:

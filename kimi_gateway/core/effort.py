@@ -20,6 +20,8 @@ _WORDS: Final = {
     "xhigh": "max",
 }
 
+_LEAST_OUTPUT: Final = {"unset": 16_000, "max": 16_000, "high": 8_000, "low": 2_000}
+
 
 @dataclass(frozen=True, slots=True)
 class EffortWish:
@@ -78,6 +80,15 @@ def resolve(wish: EffortWish, policy: EffortPolicy) -> Effort:
             adjusted.append(field)
     value = chosen if chosen is not None else policy.default
     return _under_ceiling(value, policy, adjusted, present[0][0] if present else "reasoning_effort")
+
+
+def is_small(limit: int, effort: str) -> bool:
+    """The output limit likely ends inside the thought, which shares it with the answer. `effort` is as sent:
+    `unset` runs as max, `none` does not think.
+
+    platform.kimi.ai recommends at least 16,000 tokens; the figures for less effort are ours, by its share.
+    """
+    return limit < _LEAST_OUTPUT.get(effort, 0)
 
 
 def _under_ceiling(value: str | None, policy: EffortPolicy, adjusted: list[str], field: str) -> Effort:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
+from kimi_gateway.core.near import meant, quoted
 from kimi_gateway.errors import Forbidden, InvalidRequest, NotFound
 
 HIGHSPEED_SUFFIX: Final = "-highspeed"
@@ -124,9 +125,10 @@ def _pinned(name: str, found: tuple[tuple[str, str], ...]) -> tuple[tuple[str, s
     for target, model in found:
         if target == name:
             return ((target, model),)
-    names = ", ".join(target for target, _ in found)
+    names = [target for target, _ in found]
     raise InvalidRequest(
-        f"x-kimi-target {name!r} does not serve this model; it can be {names}",
+        f"x-kimi-target {quoted(name)} does not serve this model;{meant(name, names)} "
+        f"it can be {', '.join(names)}",
         code="unknown_target",
         param="x-kimi-target",
     )
@@ -142,8 +144,10 @@ def _nobody(
             param="service_tier",
         )
     known = sorted({route.model for route in routes} | {name for target in targets for name in target.models})
+    near = meant(asked.model, [*known, *(alias for route in routes for alias in route.aliases)])
     return NotFound(
-        f"the model {asked.model!r} is not served here; GET /v1/models lists {', '.join(known) or 'none'}",
+        f"the model {quoted(asked.model)} is not served here;{near} "
+        f"GET /v1/models lists {', '.join(known) or 'none'}",
         code="model_not_found",
         param="model",
     )

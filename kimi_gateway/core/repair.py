@@ -100,6 +100,11 @@ class RepairPlan:
         )
 
     @property
+    def text_bytes(self) -> int:
+        """How much is put into the prompt that was not there, as JSON."""
+        return sum(len(item.thought.text or item.thought.details or b"") for item in self.repairs if item.text)
+
+    @property
     def disclosure(self) -> str:
         """The value of `x-kimi-thinking`; "" without an assistant turn."""
         if not self.turns:

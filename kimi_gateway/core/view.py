@@ -2,7 +2,7 @@
 
 The body is scanned once. Top-level fields and messages stay slices of the client's bytes and are spliced into
 the upstream's body, so what we do not touch arrives unchanged and a million-token prompt is never decoded.
-A wrong type in a field we read is a 400 that names it; about other fields the view says nothing.
+A wrong type or value in a field we read is a 400 that names it; about other fields the view says nothing.
 """
 
 import re
@@ -146,13 +146,14 @@ def _value(fields: dict[str, Raw], name: str) -> Json:
 _KINDS: Final = {bool: "true or false", str: "a string", dict: "an object", list: "an array"}
 
 
-def _wrong(name: str, value: Json, wanted: str, remedy: str = "") -> InvalidRequest:
+def _wrong(name: str, value: Json, wanted: str, remedy: str = "", *, right_type: bool = False) -> InvalidRequest:
+    """The refusal of a value; `right_type` where another value of its type would be taken."""
     shown = str(value) if isinstance(value, Decimal) else repr(value)
     if len(shown) > 60:
         shown = f"{shown[:40]}…"
     return InvalidRequest(
         f"{name} must be {wanted}, not {shown}" + (f"; {remedy}" if remedy else ""),
-        code="invalid_type",
+        code="invalid_value" if right_type else "invalid_type",
         param=name,
     )
 
@@ -171,7 +172,7 @@ def _count(fields: dict[str, Raw], name: str, *, least: int) -> int | None:
         return None
     count = as_count(value)
     if count is None or count < least:
-        raise _wrong(name, value, f"a whole number of at least {least}")
+        raise _wrong(name, value, f"a whole number of at least {least}", right_type=count is not None)
     return count
 
 
@@ -198,7 +199,7 @@ def _messages(fields: dict[str, Raw]) -> tuple[list[Raw], list[MessageHead]]:
     except MessageError as err:
         raise InvalidRequest(
             f"{err.path}: {err}; each message is an object with a role and content",
-            code="invalid_type",
+            code="missing_field" if "missing required field" in str(err) else "invalid_type",
             param=err.path,
         ) from err
     except msgspec.DecodeError as err:
@@ -267,10 +268,11 @@ def _ttl(fields: dict[str, Raw]) -> str:
         return ""
     mode = options.get("mode")
     if mode not in (None, "implicit"):
-        raise _wrong("prompt_cache_options.mode", mode, '"implicit", the only mode there is')
+        wanted = '"implicit", the only mode there is'
+        raise _wrong("prompt_cache_options.mode", mode, wanted, right_type=isinstance(mode, str))
     ttl = as_str(options.get("ttl"))
     if options.get("ttl") is not None and ttl not in ("5m", "1h"):
-        raise _wrong("prompt_cache_options.ttl", options.get("ttl"), '"5m" or "1h"')
+        raise _wrong("prompt_cache_options.ttl", options.get("ttl"), '"5m" or "1h"', right_type=ttl is not None)
     return ttl or ""
 
 

@@ -1,9 +1,14 @@
 """The account of one request: its row, what was seen of its answer, and the one settlement."""
 
+from collections.abc import Sequence
+
 from backends.faults import Fault, FaultKind
 from backends.json import JsonObject
+from backends.sentinel import Sign, usage_signs
 from backends.usage import Measured
+from kimi_gateway.core.cache_loss import NO_LOSS, Loss, loss_cost_nano, loss_header, loss_object
 from kimi_gateway.core.plan import tier_of
+from kimi_gateway.core.warmth import Answered, Observed, observe
 from kimi_gateway.errors import GatewayError
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.request import Option, Prepared
@@ -47,8 +52,12 @@ class Account:
         self._fault: Fault | None = None
         self._used: Used | None = None
         self._asked_at_ms = 0
+        self._sent_s = 0.0
+        self._loss: Loss = NO_LOSS
+        self._loss_nano: int | None = None
         self.row = row
         self.tally = Tally()
+        self.signs: set[Sign] = set()  # what the answer of this attempt shows of its engine
         self.is_settled = False
 
     def open(self) -> None:
@@ -61,13 +70,53 @@ class Account:
         self._option, self._asked_at_ms = option, self._ms(self._ctx.mono())
         row.target, row.model, row.tier = option.target.name, self._prepared.model, self._prepared.tier
         row.adjusted = list(dict.fromkeys((*self._prepared.adjusted, *option.adjusted)))
-        row.upstream_model = row.anomaly = ""
+        row.upstream_model = ""
+        row.anomaly = self._prepared.recall.anomaly
         row.thinking = option.thinking
+        record = self._prepared.recall.record
+        row.prefix = record.shown_id if record is not None else ""
+        self._sent_s = self._ctx.wall()
+        self._lose(option.warmth.loss(self._prepared.prompt_estimate.tokens))
+
+    def _lose(self, loss: Loss) -> None:
+        """Notes what of the cache is lost, as it is known now, and what that costs."""
+        self._loss, self._loss_nano = loss, None
+        if loss:
+            tag, option = self._tag(), self._option
+            ttl = (self._prepared.ttl or "5m") if option.dialect.cache_options else ""
+            self._loss_nano = loss_cost_nano(loss.tokens, tag.rates, ttl=ttl, write_rule=tag.write_rule)
+        row = self.row
+        row.cache_loss, row.cache_lost_tokens = loss.reason, loss.tokens if loss else None
+        row.cache_lost_nano = self._loss_nano
+
+    @property
+    def cache_loss(self) -> str:
+        """The value of `x-kimi-cache-loss`, "" where nothing is lost."""
+        return loss_header(self._loss, self._loss_nano)
+
+    def observed(self, messages: Sequence[JsonObject]) -> Observed:
+        """What the answer, whole or as far as it was delivered, teaches of the target's cache."""
+        self._note_use()
+        recall, used = self._prepared.recall, self._used
+        measured = used if isinstance(used, Measured) else None
+        answered = Answered(
+            recall.prefix.answered(messages[0]) if len(messages) == 1 else None,
+            sent_s=self._sent_s,
+            ended_s=self._ctx.wall(),
+            usage=measured.usage if measured is not None else None,
+            assumed=measured.assumed if measured is not None else False,
+        )
+        found = observe(self._option.warmth, recall.record, recall.prefix, self._option.sending, answered)
+        self._lose(found.loss)
+        if found.record is not None:
+            self.row.prefix = found.record.shown_id
+        return found
 
     def again(self, option: Option) -> None:
         """A further attempt follows the one that failed, which is noted; nothing of it was forwarded."""
         self._past.append(self._attempt(self._ctx.mono()))
         self.tally = Tally()
+        self.signs = set()
         self._fault = self._first_byte = self._used = None
         self._start(option)
 
@@ -109,7 +158,7 @@ class Account:
             return row.model
         public = next((name for name, theirs in models.items() if theirs == upstream_model), upstream_model)
         if public != row.model:
-            row.anomaly = "other_model"
+            note(row, ("other_model",))
             row.model, row.tier = public, tier_of(public)
         return public
 
@@ -133,7 +182,8 @@ class Account:
 
     def _meta(self) -> JsonObject:
         row = self.row
-        return {
+        lost = loss_object(self._loss, self._loss_nano)
+        meta: JsonObject = {
             "request_id": row.request_id,
             "target": row.target,
             "model": row.model,
@@ -144,6 +194,7 @@ class Account:
             "adjusted": list(row.adjusted),
             "cost_usd": usd_text(row.cost_nano) if row.cost_nano is not None else None,
         }
+        return meta if lost is None else {**meta, "cache_loss": lost}
 
     def settle(self, status: Status, *, error: GatewayError | None = None) -> None:
         """Books the end of the request, once."""
@@ -159,11 +210,21 @@ class Account:
             row.error_type, row.error_code, row.message = error.type, error.code or "", error.message
         row.total_ms = self._ms(now)
         row.attempts = [*self._past, self._attempt(now)]
+        self._note_signs()
         self._ctx.books.settled(row)
         self._ctx.metrics.settled(row, now - self._began)
+        if row.cache_loss:
+            self._ctx.metrics.cache_lost(row.target, row.cache_loss)
         if self._option.repaired:
             self._ctx.metrics.repaired(self._option.repaired)
         self._ctx.log.settled(row)
+
+    def _note_signs(self) -> None:
+        """Counts what the answer shows of its engine, where it came to an end of its own."""
+        if self.row.status != "ok":
+            return
+        measured = self._used if isinstance(self._used, Measured) else None
+        self._ctx.metrics.signs(self.row.target, self.signs | usage_signs(measured))
 
     def _attempt(self, now: float) -> AttemptRecord:
         fault, option = self._fault, self._option

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-from backends.fold import Fold
 from backends.json import JsonObject
 from kimi_gateway.core.ids import request_id
 from kimi_gateway.core.keys import KeyPolicy
@@ -13,7 +12,8 @@ from kimi_gateway.relay.account import Account
 from kimi_gateway.relay.client import Client, ClientGone, ClientStalled, Receive, Scope, Send
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.exchange import Exchange
-from kimi_gateway.relay.request import Option, Prepared, prepare
+from kimi_gateway.relay.prepare import prepare
+from kimi_gateway.relay.request import Option, Prepared
 from kimi_gateway.relay.sinks import FoldSink, StreamSink
 from kimi_gateway.relay.upload import Upload
 from pricing.ledger.row import LedgerRow
@@ -45,7 +45,7 @@ class ChatEndpoint:
             held_bytes = len(body)
             prepared = await prepare(body, client, policy, ctx)
             del body
-            option = prepared.options.take()
+            option = await prepared.options.take()
             assert option is not None, "prepare has looked at it"
             account = Account(ctx, prepared, option, _row(own_id, started_at, prepared, policy), began)
             account.open()
@@ -104,15 +104,14 @@ def _exchange(ctx: Context, prepared: Prepared, option: Option, account: Account
         sink = StreamSink(
             client,
             shaper,
-            lambda: head_headers(row, account.attempts),
+            lambda: head_headers(account),
             keepalive=keepalive,
-            fold=Fold() if prepared.recall is not None else None,
         )
     else:
         sink = FoldSink(
             client,
             prepared.n,
-            lambda: head_headers(row, account.attempts),
+            lambda: head_headers(account),
             defaults=defaults,
             says_tier=prepared.named_tier,
         )
@@ -120,8 +119,9 @@ def _exchange(ctx: Context, prepared: Prepared, option: Option, account: Account
     return Exchange(ctx, prepared, option, account, client, sink)
 
 
-def head_headers(row: LedgerRow, attempts: int) -> Mapping[str, str]:
+def head_headers(account: Account) -> Mapping[str, str]:
     """The response headers as known when the head leaves; a folded answer adds its cost."""
+    row = account.row
     headers = {
         "x-kimi-request-id": row.request_id,
         "x-request-id": row.request_id,
@@ -129,12 +129,14 @@ def head_headers(row: LedgerRow, attempts: int) -> Mapping[str, str]:
         "x-kimi-model": row.model,
         "x-kimi-effort": row.effort,
         "x-kimi-tier": row.tier,
-        "x-kimi-attempts": str(attempts),
+        "x-kimi-attempts": str(account.attempts),
     }
     if row.adjusted:
         headers["x-kimi-adjusted"] = adjusted_header(row.adjusted)
     if row.thinking:
         headers["x-kimi-thinking"] = row.thinking
+    if account.cache_loss:
+        headers["x-kimi-cache-loss"] = account.cache_loss
     return headers
 
 

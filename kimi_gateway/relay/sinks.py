@@ -55,14 +55,12 @@ class Sink(Protocol):
 class StreamSink:
     """Server-sent events as they come. The head leaves with the first content or the first keep-alive."""
 
-    def __init__(
-        self, client: Client, shaper: Shaper, headers: Headers, *, keepalive: str, fold: Fold | None
-    ) -> None:
+    def __init__(self, client: Client, shaper: Shaper, headers: Headers, *, keepalive: str) -> None:
         self._client = client
         self._shaper = shaper
         self._headers = headers
         self._keepalive = keepalive
-        self._fold = fold  # only where the answer is to be remembered
+        self._fold = Fold()  # the answer is remembered: its thoughts, and what its turn is known by
 
     @property
     def complete(self) -> bool:
@@ -75,11 +73,10 @@ class StreamSink:
             self._shaper.service_tier = tier_of(model)
 
     def messages(self) -> list[JsonObject]:
-        return messages_of(self._fold.body()) if self._fold is not None else []
+        return messages_of(self._fold.body())
 
     async def add(self, chunk: Chunk) -> bool:
-        if self._fold is not None:
-            self._fold.add(chunk.data)
+        self._fold.add(chunk.data)
         events = self._shaper.add(
             chunk.data,
             commits=chunk.commits,
@@ -93,7 +90,7 @@ class StreamSink:
 
     def restart(self) -> None:
         self._shaper.restart()
-        self._fold = Fold() if self._fold is not None else None
+        self._fold = Fold()
 
     async def keepalive(self) -> None:
         await self._write(COMMENT if self._keepalive == "comment" else self._shaper.keepalive_chunk())

@@ -1,63 +1,161 @@
-"""The thoughts of conversations: recalled before a request goes upstream, kept before its answer ends.
+"""What is remembered of conversations: recalled before a request goes upstream, kept before its answer ends.
 
-The store belongs to the event loop. Long histories are digested in one thread, so that they do not stall other
-answers; one, because several would only take turns at the interpreter's lock.
+Thoughts that clients lose, and the record of what which target has cached. Long histories are digested in one
+thread, so that they do not stall other answers; one, because several would only take turns at the interpreter's
+lock. Where the store does not answer, thoughts are missing and the row says so: no request fails for it.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+import msgspec
 
 from backends.json import JsonObject
-from kimi_gateway.core.digest import Tail, TurnMemo, is_large, read_history
-from kimi_gateway.core.repair import RepairPlan, repair
+from kimi_gateway.core.digest import History, TurnKeys, TurnMemo, is_large, read_history
+from kimi_gateway.core.prefix import Prefix, places_to_look, read_prefix
+from kimi_gateway.core.repair import RepairPlan, plan_repair, wanted
+from kimi_gateway.core.sending import ToolsMemo
 from kimi_gateway.core.thought_record import Owner, owner_of, thought_in
-from kimi_gateway.core.thoughts import Bounds, ThoughtStore
-from kimi_gateway.core.view import RequestView
+from kimi_gateway.core.view import Raw, RequestView
+from kimi_gateway.core.warm_record import Record, pack, unpack
+from kimi_gateway.core.warmth import Observed
 from kimi_gateway.metrics import Metrics
+from kimi_gateway.ports import Conversations, Remembered, StateUnavailable
+
+UNAVAILABLE: Final = "state_unavailable"
+"""The anomaly of a row whose conversation could not be looked up or kept."""
+
+_PLAIN: Final = re.compile(r"[\x21-\x7e]{1,256}\Z")
+_log: Final = logging.getLogger("kimi_gateway.thinking")
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What is remembered of a request's history, and where its answer will belong."""
+    """What is remembered of a request's conversation. `plan` None: nothing is put back or kept of thoughts.
 
-    plan: RepairPlan
+    `tools` is the digest of the client's list, `conversation` the client's name for it, as it may be passed on.
+    """
+
+    plan: RepairPlan | None
     owner: Owner
-    tail: Tail
+    prefix: Prefix = field(repr=False)
+    tools: bytes = b""
+    record: Record | None = field(default=None, repr=False)
+    conversation: str = ""
+    anomaly: str = ""
 
 
 class Thinking:
-    """Recalls and keeps thoughts. `mono` is the clock that retention is measured by, in seconds."""
+    """Recalls and keeps."""
 
-    def __init__(self, bounds: Bounds, metrics: Metrics, mono: Callable[[], float]) -> None:
-        self._store = ThoughtStore(bounds)
+    def __init__(self, store: Conversations, metrics: Metrics) -> None:
+        self._store = store
         self._memo = TurnMemo()
+        self._tools = ToolsMemo()
         self._metrics = metrics
-        self._mono = mono
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digests")
 
-    async def recall(self, view: RequestView, key: str, *, details: bool) -> Recall:
-        """What to put back into this history. `details`: a target that may serve it keeps `reasoning_details`."""
-        if is_large(view.heads):
-            loop = asyncio.get_running_loop()
-            history = await loop.run_in_executor(self._thread, read_history, view.heads, self._memo)
-        else:
-            history = read_history(view.heads, self._memo)
-        owner = owner_of(key, view.fields)
-        plan = repair(history, view.heads, owner, self._store, self._mono(), details=details)
-        return Recall(plan, owner, history.tail)
+    async def recall(
+        self, view: RequestView, key: str, *, repairs: bool, details: bool, conversation: str | None
+    ) -> Recall:
+        """What is known of this request's conversation.
 
-    def keep(self, recall: Recall, messages: Sequence[JsonObject], *, partial: bool = False) -> None:
-        """Stores the thoughts of an answer; `partial` for one that was cut, under the text that was delivered."""
-        now_s = self._mono()
-        for message in messages:
-            thought = thought_in(message, partial=partial)
-            if thought is not None:
-                keys = recall.tail.answer(message)
-                self._store.keep(recall.owner, keys, thought, now_s, conversation=recall.plan.conversation)
-        self._metrics.thinking(self._store.size_bytes)
+        `repairs`: thoughts are put back. `details`: a target that may serve it keeps `reasoning_details`.
+        `conversation` is what the client calls it in `x-kimi-conversation`.
+        """
+        history, prefix = await self._history(view, conversation)
+        owner = owner_of(key, view.fields)
+        wants = wanted(history, view.heads, details=details) if repairs else []
+        remembered, anomaly = await self._remembered(owner, [want.keys for want in wants], places_to_look(prefix))
+        plan = plan_repair(view.heads, wants, remembered.found) if repairs else None
+        return Recall(
+            plan,
+            owner,
+            prefix,
+            self._tools.digest(view.fields.get("tools")),
+            unpack(remembered.note),
+            _passable(conversation, view.fields.get("prompt_cache_key")),
+            anomaly,
+        )
+
+    async def _history(self, view: RequestView, conversation: str | None) -> tuple[History, Prefix]:
+        if not is_large(view.heads):
+            return self._read(view, conversation)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._read, view, conversation)
+
+    def _read(self, view: RequestView, conversation: str | None) -> tuple[History, Prefix]:
+        history = read_history(view.heads, self._memo)
+        found = read_prefix(history, view.heads, view.messages, view.fields, self._memo, conversation=conversation)
+        return history, found
+
+    async def _remembered(
+        self, owner: Owner, keys: Sequence[TurnKeys], places: Sequence[bytes]
+    ) -> tuple[Remembered, str]:
+        if not keys and not places:
+            return Remembered([]), ""
+        try:
+            return await self._store.recall(owner, keys, places), ""
+        except StateUnavailable as err:
+            _log.warning("a conversation cannot be looked up: %s", err)
+            return Remembered([None] * len(keys)), UNAVAILABLE
+
+    async def keep(
+        self, recall: Recall, messages: Sequence[JsonObject], observed: Observed, *, partial: bool = False
+    ) -> str:
+        """Stores the thoughts of an answer and what was observed of the cache; `partial` for an answer that was
+        cut, under the text that was delivered.
+
+        Gives back the anomaly for the row, "" where all is well.
+        """
+        kept = []
+        if recall.plan is not None:
+            thoughts = [(message, thought_in(message, partial=partial)) for message in messages]
+            kept = [
+                (recall.prefix.answered(message), thought) for message, thought in thoughts if thought is not None
+            ]
+        note = pack(observed.record) if observed.record is not None and observed.places else None
+        if not kept and note is None:
+            return ""
+        conversation = recall.plan.conversation if recall.plan is not None else b""
+        try:
+            await self._store.keep(
+                recall.owner, kept, conversation=conversation, places=observed.places, note=note
+            )
+        except StateUnavailable as err:
+            _log.warning("a conversation cannot be kept: %s", err)
+            return UNAVAILABLE
+        return ""
+
+    async def forget_key(self, key: str) -> int:
+        """Deletes what is kept under a key's name; gives back how many thoughts. Raises `StateUnavailable`."""
+        return await self._store.forget_key(key)
+
+    async def sample(self) -> None:
+        """Brings the metrics of the store up to date, where it answers."""
+        try:
+            self._metrics.thinking(await self._store.statistics())
+        except StateUnavailable:
+            return
 
     def close(self) -> None:
         """Ends the thread once what it is at is done."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _passable(header: str | None, cache_key: Raw | None) -> str:
+    """The client's name for the conversation as every upstream takes it; a digest of one that none would."""
+    name = header or ""
+    if not name and cache_key is not None:
+        try:
+            name = msgspec.json.decode(cache_key, type=str)
+        except msgspec.DecodeError:
+            return ""
+    if not name or _PLAIN.match(name):
+        return name
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()

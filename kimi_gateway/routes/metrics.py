@@ -1,6 +1,6 @@
 """GET /metrics, for the admin key; without it only for programs on this machine."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,16 +10,16 @@ from kimi_gateway.core import callers, openmode
 from kimi_gateway.core.keys import same
 from kimi_gateway.core.secret import Secret
 from kimi_gateway.errors import Forbidden, Unauthenticated
-from kimi_gateway.metrics import CONTENT_TYPE, Metrics
+from kimi_gateway.metrics import CONTENT_TYPE
 from kimi_gateway.settings import Settings
 
 
-def metrics_path(metrics: Metrics, settings: Callable[[], Settings], host: str) -> Path:
-    """The route, served on `host`."""
+def metrics_path(render: Callable[[], Awaitable[bytes]], settings: Callable[[], Settings], host: str) -> Path:
+    """The route, served on `host`. `render` gives the exposition, of all workers where there are several."""
 
     async def show(request: Request) -> Response:
         check_admin(request.scope["headers"], settings().admin.key, host)
-        return Response(metrics.render(), headers={"content-type": CONTENT_TYPE})
+        return Response(await render(), headers={"content-type": CONTENT_TYPE})
 
     return Path("/metrics", show, methods=["GET"])
 

@@ -10,6 +10,7 @@ from starlette.routing import Route as Path
 
 from kimi_gateway.core.callers import Caller
 from kimi_gateway.core.keys import KeyPolicy
+from kimi_gateway.core.near import meant, quoted
 from kimi_gateway.core.plan import find_route, tier_of
 from kimi_gateway.errors import NotFound
 from kimi_gateway.routes.answers import json_answer
@@ -39,9 +40,10 @@ def model_paths(settings: Callable[[], Settings], authenticate: Authenticate) ->
         for model in models:
             if model["id"] == name:
                 return json_answer(model)
-        known = ", ".join(str(model["id"]) for model in models) or "none"
+        known = [str(model["id"]) for model in models]
         raise NotFound(
-            f"the model {wanted!r} is not served here; GET /v1/models lists {known}",
+            f"the model {quoted(wanted)} is not served here;{meant(wanted, known)} "
+            f"GET /v1/models lists {', '.join(known) or 'none'}",
             code="model_not_found",
             param="model",
         )

@@ -7,6 +7,7 @@ from typing import Final
 
 BACKLOG: Final = 2048
 _SPARE_DESCRIPTORS: Final = 64  # journal, ledger, log, listener
+_FEW_CONNECTIONS: Final = 1000  # what nobody asked for is worth a warning only where it is less than this
 
 
 class ListenError(Exception):
@@ -48,10 +49,11 @@ def _listen_problem(host: str, port: int, err: OSError) -> str:
     return f"{host} port {port} cannot be listened on ({err.strerror}); choose others with --host and --port"
 
 
-def raise_descriptor_limit(max_connections: int) -> str:
+def raise_descriptor_limit(max_connections: int, *, chosen: bool = True) -> str:
     """Raises the limit of open descriptors to the hard one; says so where `max_connections` needs more.
 
-    Each connection may need two: the client's and the upstream's.
+    Each connection may need two: the client's and the upstream's. A number that nobody has `chosen` is a bound and
+    no wish: then only a limit that is really low is worth a word.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -64,6 +66,8 @@ def raise_descriptor_limit(max_connections: int) -> str:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return ""
     most = max(1, (soft - _SPARE_DESCRIPTORS) // 2)
+    if not chosen and most >= _FEW_CONNECTIONS:
+        return ""
     return (
         f"this process may open {soft} descriptors, but server.max_connections = {max_connections} can need "
         f"{needed}; raise the limit (ulimit -n {needed}) or lower max_connections to {most}"

@@ -1,18 +1,17 @@
 """Reads the configuration: flag before variable before file before default, and every mistake at once."""
 
 import os
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from backends.json import encode
 from kimi_gateway.core.keys import KeyFormatError, KeyPolicy, KeyRing
 from kimi_gateway.core.openmode import is_loopback
 from kimi_gateway.core.secret import Secret
 from kimi_gateway.settings import tables
+from kimi_gateway.settings.document import Document, read_document
 from kimi_gateway.settings.mistakes import Mistakes, SettingsError, read_table, suggestion
 from kimi_gateway.settings.model import Admin, Route, Settings, Target, all_routes
 from kimi_gateway.settings.resolve import (
@@ -20,10 +19,12 @@ from kimi_gateway.settings.resolve import (
     resolve_admin,
     resolve_key,
     resolve_route,
+    resolve_seal,
     resolve_target,
     targets_from_variables,
 )
 from kimi_gateway.settings.unbuilt import refuse_unbuilt
+from pricing.cards import CardError, load_cards
 
 T = TypeVar("T")
 
@@ -48,14 +49,17 @@ ENTRIES: Final[Mapping[str, type[Any]]] = {
     "routes": tables.RouteTable,
     "keys": tables.KeyTable,
 }
-_BINDING: Final[Mapping[str, frozenset[str]]] = {
-    "targets": frozenset({"name", "dialect", "base_url", "api_key_env", "api_key_file", "models"}),
-    "routes": frozenset({"model", "targets"}),
-    "keys": frozenset({"name", "key_env", "key_file", "key_sha256", "max_effort"}),
-}
-"""Settings without which nothing sensible can be said about the rest of an entry."""
-
 _VARIABLES: Final = {"KIMI_LEDGER_URL": ("ledger", "url"), "KIMI_STATE_URL": ("state", "url")}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[T]):
+    """One of an array of tables, with its dotted path. In `table` the settings that are `wrong` have defaults, or
+    stand-ins where there is none; it is None where nothing can be read."""
+
+    table: T | None
+    path: str
+    wrong: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +80,20 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Flags | None = No
     """The settings from a file (None: KIMI_GATEWAY_CONFIG, else ./kimi-gateway.toml if it is there), the
     environment and the command line. Raises `SettingsError` with a line for every mistake."""
     source = find_file(path, environ)
-    raw = {} if source is None else read_file(source)
-    return settings_of(raw, environ, flags or Flags(), source="" if source is None else str(source))
+    document = Document() if source is None else read_document(source, [*SECTIONS, *ENTRIES])
+    place = "" if source is None else str(source)
+    return settings_of(document.raw, environ, flags or Flags(), source=place, broken=document.broken)
 
 
-def settings_of(raw: dict[str, Any], environ: Mapping[str, str], flags: Flags, *, source: str) -> Settings:
-    """The settings of a TOML document (which flags and variables are written into). Raises `SettingsError`."""
+def settings_of(
+    raw: dict[str, Any], environ: Mapping[str, str], flags: Flags, *, source: str, broken: Sequence[str] = ()
+) -> Settings:
+    """The settings of a TOML document (which flags and variables are written into). `broken` says where it is
+    none, so that `raw` is not all of it. Raises `SettingsError`."""
     mistakes = Mistakes(_override(raw, environ, flags))
-    settings = _settings(raw, environ, mistakes, source)
+    for problem in broken:
+        mistakes.add("the file is not TOML", problem)
+    settings = _settings(raw, environ, mistakes, source, is_whole=not broken)
     if settings is None:
         raise SettingsError(mistakes.lines, source)
     return settings
@@ -96,21 +106,6 @@ def find_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     if environ.get(CONFIG_VARIABLE):
         return Path(environ[CONFIG_VARIABLE])
     return DEFAULT_FILE if DEFAULT_FILE.exists() else None
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """The TOML document of a file, fractions as exact `Decimal`. Raises `SettingsError`."""
-    try:
-        return tomllib.loads(path.read_text("utf-8-sig"), parse_float=Decimal)
-    except OSError as err:
-        reason = err.strerror or type(err).__name__
-        raise SettingsError([f"the file {path} cannot be read ({reason}); name another with --config"]) from err
-    except UnicodeDecodeError as err:
-        raise SettingsError(
-            [f"the file is not UTF-8 text (byte {err.start}); save it as UTF-8"], str(path)
-        ) from err
-    except tomllib.TOMLDecodeError as err:
-        raise SettingsError([f"the file is not TOML: {err}"], str(path)) from err
 
 
 def _override(raw: dict[str, Any], environ: Mapping[str, str], flags: Flags) -> dict[str, str]:
@@ -134,7 +129,10 @@ def _override(raw: dict[str, Any], environ: Mapping[str, str], flags: Flags) -> 
     return origins
 
 
-def _settings(raw: dict[str, Any], environ: Mapping[str, str], mistakes: Mistakes, source: str) -> Settings | None:
+def _settings(
+    raw: dict[str, Any], environ: Mapping[str, str], mistakes: Mistakes, source: str, *, is_whole: bool
+) -> Settings | None:
+    """The settings; None where there are mistakes. What is not whole is not blamed for what it lacks."""
     for name in raw:
         if name not in SECTIONS and name not in ENTRIES:
             mistakes.add(name, "is not a section" + suggestion(name, [*SECTIONS, *ENTRIES]))
@@ -143,14 +141,17 @@ def _settings(raw: dict[str, Any], environ: Mapping[str, str], mistakes: Mistake
     }
     secrets = SecretReader(environ, mistakes)
     targets, known = _targets(raw, environ, secrets, mistakes)
-    routes = _routes(raw, targets, known, mistakes)
+    routes = _routes(raw, targets, known if is_whole else None, mistakes)
     keys, ring, client_secrets = _keys(raw, secrets, mistakes)
     server, ledger, admin = sections["server"], sections["ledger"], sections["admin"]
-    if server is not None:
+    if server is not None and is_whole:
         _check_open_mode(server.host, bool(raw.get("keys")), mistakes)
     if ledger is not None:
         _check_ledger_url(ledger.url, mistakes)
+    if sections["pricing"] is not None:
+        _check_cards(sections["pricing"].cards_dir, mistakes)
     resolved_admin = Admin() if admin is None else resolve_admin(admin, secrets, mistakes)
+    thoughts_secret = resolve_seal(sections["thinking"], sections["state"], secrets, mistakes)
     if mistakes.lines:
         return None
     return Settings(
@@ -162,6 +163,7 @@ def _settings(raw: dict[str, Any], environ: Mapping[str, str], mistakes: Mistake
         keys=keys,
         key_ring=ring,
         client_secrets=client_secrets,
+        thoughts_secret=thoughts_secret,
     )
 
 
@@ -169,26 +171,25 @@ def _section(kind: type[T], raw: object, name: str, mistakes: Mistakes) -> T | N
     if isinstance(raw, list):
         mistakes.add(name, f"is one table; write [{name}] with single brackets")
         return None
-    return _table(kind, raw, name, name, mistakes)
+    return _table(kind, raw, name, name, mistakes).table
 
 
-def _table(kind: type[T], raw: object, section: str, path: str, mistakes: Mistakes) -> T | None:
+def _table(kind: type[T], raw: object, section: str, path: str, mistakes: Mistakes) -> Entry[T]:
     """The table, checked for what is not built as well; see `read_table`."""
-    table = read_table(kind, raw, path, mistakes, binding=_BINDING.get(section, frozenset()))
+    table, wrong = read_table(kind, raw, path, mistakes)
     if table is not None:
         refuse_unbuilt(section, table, path, mistakes)
-    return table
+    return Entry(table, path, wrong)
 
 
 def _entries(
     kind: type[T], raw: dict[str, Any], section: str, label: str, mistakes: Mistakes
-) -> list[tuple[T | None, str]]:
-    """The entries of an array of tables with their dotted paths; None where one is wrong. Names occur once."""
+) -> Iterator[Entry[T]]:
+    """The entries of an array of tables. Names occur once."""
     found = raw.get(section, [])
     if not isinstance(found, list):
         mistakes.add(section, f"is a list of tables; write [[{section}]] with double brackets")
-        return []
-    out: list[tuple[T | None, str]] = []
+        return
     seen: set[str] = set()
     for index, item in enumerate(found):
         name = item.get(label) if isinstance(item, dict) else None
@@ -196,8 +197,7 @@ def _entries(
         if isinstance(name, str) and name in seen:
             mistakes.add(path, f"stands there twice; give each of [[{section}]] its own {label}")
         seen.add(str(name))
-        out.append((_table(kind, item, section, path, mistakes), path))
-    return out
+        yield _table(kind, item, section, path, mistakes)
 
 
 def _targets(
@@ -208,10 +208,10 @@ def _targets(
         targets = targets_from_variables(environ, secrets, mistakes)
         return targets, [target.name for target in targets]
     usable, known = [], []
-    for table, path in _entries(tables.TargetTable, raw, "targets", "name", mistakes):
-        if table is None:
+    for entry in _entries(tables.TargetTable, raw, "targets", "name", mistakes):
+        if entry.table is None:
             continue
-        target = resolve_target(table, path, secrets, mistakes)
+        target = resolve_target(entry.table, entry.path, secrets, mistakes, wrong=entry.wrong)
         if target is not None:
             usable.append(target)
     for item in raw["targets"] if isinstance(raw["targets"], list) else []:
@@ -220,15 +220,22 @@ def _targets(
     return usable, known
 
 
-def _routes(raw: dict[str, Any], targets: list[Target], known: list[str], mistakes: Mistakes) -> list[Route]:
+def _routes(
+    raw: dict[str, Any], targets: list[Target], known: list[str] | None, mistakes: Mistakes
+) -> list[Route]:
+    """The routes. `known` are the names of all targets that are written, None where not all can be read."""
     routes: list[Route] = []
     owners: dict[str, str] = {}
-    entries = _entries(tables.RouteTable, raw, "routes", "model", mistakes)
-    written = {name for table, _ in entries if table is not None for name in (table.model, *(table.aliases or ()))}
-    for table, path in entries:
+    entries = list(_entries(tables.RouteTable, raw, "routes", "model", mistakes))
+    named = [entry.table for entry in entries if entry.table is not None and "model" not in entry.wrong]
+    written = {name for table in named for name in (table.model, *(table.aliases or ()))}
+    for entry in entries:
+        table, path = entry.table, entry.path
         if table is None:
             continue
-        route = resolve_route(table, path, targets, known, mistakes)
+        route = resolve_route(table, path, targets, known, mistakes, wrong=entry.wrong)
+        if route is None:
+            continue
         if table.aliases is None:  # what ships gives way to what is written
             route = replace(route, aliases=tuple(alias for alias in route.aliases if alias not in written))
         for name in (route.model, *route.aliases):
@@ -245,9 +252,9 @@ def _keys(
     raw: dict[str, Any], secrets: SecretReader, mistakes: Mistakes
 ) -> tuple[tuple[KeyPolicy, ...], KeyRing, tuple[Secret, ...]]:
     found = []
-    for table, path in _entries(tables.KeyTable, raw, "keys", "name", mistakes):
-        if table is not None:
-            found.append(resolve_key(table, path, secrets, mistakes))
+    for entry in _entries(tables.KeyTable, raw, "keys", "name", mistakes):
+        if entry.table is not None:
+            found.append(resolve_key(entry.table, entry.path, secrets, mistakes, wrong=entry.wrong))
     whole = [key for key in found if key is not None]
     try:
         ring = KeyRing((digest, policy) for digest, _, policy in whole)
@@ -265,6 +272,15 @@ def _check_open_mode(host: str, has_keys: bool, mistakes: Mistakes) -> None:
             f"{host} can be reached from other machines, and without [[keys]] anybody there could spend your "
             "money; add a key, or listen on 127.0.0.1",
         )
+
+
+def _check_cards(folder: str, mistakes: Mistakes) -> None:
+    """Whether one's own rate cards can be read."""
+    if folder:
+        try:
+            load_cards(Path(folder))
+        except CardError as err:
+            mistakes.add("pricing.cards_dir", str(err))
 
 
 def _check_ledger_url(url: str, mistakes: Mistakes) -> None:

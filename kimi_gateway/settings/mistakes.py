@@ -1,8 +1,9 @@
 """All that is wrong with a configuration, a line each: where, what, and how to set it right."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from typing import Any, Final, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -10,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
 
+_STAND_IN: Final = "x"
 _KINDS: Final = {
     "int_type": "a whole number",
     "number": "a number",
@@ -58,30 +60,35 @@ class Mistakes:
             self.lines.append(line)
 
 
-def read_table(
-    kind: type[T], raw: object, path: str, mistakes: Mistakes, *, binding: frozenset[str] = frozenset()
-) -> T | None:
-    """The table of that kind; each mistake is added with its dotted path.
+def read_table(kind: type[T], raw: object, path: str, mistakes: Mistakes) -> tuple[T | None, frozenset[str]]:
+    """The table of that kind, and the names of its settings that are wrong; each mistake is added with its dotted
+    path.
 
-    A wrong setting is replaced by its default, so that the rest can be checked further; None where that would
-    only lead to mistakes nobody made: one of the `binding` settings is wrong, a needed one is missing, or it is
-    no table.
+    A wrong setting is replaced by its default, or by a stand-in where it has none, so that the rest can be checked
+    further. None where it is no table.
     """
     adapter = TypeAdapter(kind)
     try:
-        return adapter.validate_python(raw)
+        return adapter.validate_python(raw), frozenset()
     except ValidationError as err:
-        wrong: set[object] = set()
+        wrong: set[str] = set()
         for detail in err.errors(include_url=False):
             place = _dotted(path, detail["loc"])
             mistakes.add(place, _described(detail, [item.name for item in fields(cast(Any, kind))]))
-            wrong.update(detail["loc"][:1])
-    if not isinstance(raw, dict) or wrong & binding:
-        return None
+            wrong.update(map(str, detail["loc"][:1]))
+    if not isinstance(raw, dict):
+        return None, frozenset(wrong)
+    right = {name: value for name, value in raw.items() if name not in wrong}
+    needed = {item.name for item in fields(cast(Any, kind)) if _is_needed(item)}
     try:
-        return adapter.validate_python({name: value for name, value in raw.items() if name not in wrong})
+        return adapter.validate_python(right | dict.fromkeys(needed - set(right), _STAND_IN)), frozenset(wrong)
     except ValidationError:
-        return None
+        return None, frozenset(wrong)
+
+
+def _is_needed(item: Field[Any]) -> bool:
+    """Whether a setting has no default, by the rules of dataclasses or of pydantic."""
+    return item.default is MISSING and item.default_factory is MISSING
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
@@ -112,7 +119,7 @@ def _described(detail: ErrorDetails, known: list[str]) -> str:
     if kind in _KINDS:
         return f"must be {_KINDS[kind]}, not {_shown(detail['input'])}" + _quoted(kind, detail["input"])
     if kind == "literal_error":
-        expected = str(context["expected"]).replace("'", '"')
+        expected = str(context["expected"]).replace("'", '"').removeprefix('"", ')  # "" is unset
         return f"must be {expected}, not {_shown(detail['input'])}"
     if kind == "string_pattern_mismatch":
         return f"must be letters, digits, '.', '_' and '-', 64 at most, not {_shown(detail['input'])}"
@@ -123,9 +130,10 @@ def _described(detail: ErrorDetails, known: list[str]) -> str:
 
 def _quoted(kind: str, value: object) -> str:
     """The commonest slip: a number or a switch in quotes."""
-    if isinstance(value, str) and kind in ("int_type", "number", "bool_type"):
-        return "; write it without quotes"
-    return ""
+    if not isinstance(value, str):
+        return ""
+    bare = re.fullmatch(r"true|false" if kind == "bool_type" else r"-?\d+(?:\.\d+)?", value.strip())
+    return "; write it without quotes" if bare and kind in ("int_type", "number", "bool_type") else ""
 
 
 def _shown(value: object) -> str:

@@ -55,6 +55,8 @@ class Target:
     fold: bool = True
     prices: Rates | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict)
+    contract: str = ""  # adjust | strict; "" = the route's, else the gateway's
+    split_think_tags: bool = False
     models_assumed: bool = False
     """Nobody stated its models: where it does not list the usual name, the only model it lists is meant."""
 
@@ -84,6 +86,8 @@ class Route:
     default_ttl: str = ""
     max_completion_tokens: int = 0
     highspeed_aliases: tuple[str, ...] = ()
+    contract: str = ""  # adjust | strict; "" = the gateway's
+    narrow_tools_above: int = 100_000  # warm tokens; 0 = a named tool_choice always narrows the tools
     stated: bool = True
 
 
@@ -108,6 +112,7 @@ class Settings:
     keys: tuple[KeyPolicy, ...]
     key_ring: KeyRing
     client_secrets: tuple[Secret, ...] = ()
+    thoughts_secret: Secret | None = None  # what kept thoughts are sealed with
 
     @property
     def open_mode(self) -> bool:
@@ -126,6 +131,8 @@ class Settings:
                 yield target.api_key.reveal()
         if self.admin.key is not None:
             yield self.admin.key.reveal()
+        if self.thoughts_secret is not None:
+            yield self.thoughts_secret.reveal()
         for secret in self.client_secrets:
             yield secret.reveal()
 

@@ -22,7 +22,7 @@ from kimi_gateway.core.keys import (
 from kimi_gateway.core.secret import Secret
 from kimi_gateway.settings.mistakes import Mistakes, suggestion
 from kimi_gateway.settings.model import DEFAULT_ALIASES, Admin, Route, Target
-from kimi_gateway.settings.tables import AdminTable, KeyTable, RouteTable, TargetTable
+from kimi_gateway.settings.tables import AdminTable, KeyTable, RouteTable, State, TargetTable, Thinking
 from pricing.rates import Rates
 
 _RESERVED: Final = (OPEN_NAME, "other")  # the caller of open mode; the metrics' label for what is not configured
@@ -84,23 +84,59 @@ def resolve_admin(table: AdminTable, secrets: SecretReader, mistakes: Mistakes) 
     return Admin(listen=listen, key=key)
 
 
-def resolve_target(table: TargetTable, path: str, secrets: SecretReader, mistakes: Mistakes) -> Target | None:
-    """The target; None where something it cannot do without is wrong."""
-    dialect = find_dialect(table.dialect, f"{path}.dialect", mistakes)
+_SEAL_CHARACTERS: Final = 16
+
+
+def resolve_seal(
+    thinking: Thinking | None, state: State | None, secrets: SecretReader, mistakes: Mistakes
+) -> Secret | None:
+    """The secret that kept thoughts are sealed with; None where none is named."""
+    if thinking is None or not thinking.encrypt_key_env:
+        return None
+    path = "thinking.encrypt_key_env"
+    if state is not None and state.url == "memory://":
+        mistakes.add(path, "has no effect while thoughts stay in this process; set state.url, or leave it out")
+    secret = secrets.variable(path, thinking.encrypt_key_env)
+    if secret is not None and len(secret.reveal()) < _SEAL_CHARACTERS:
+        mistakes.add(
+            path, f"the secret needs at least {_SEAL_CHARACTERS} characters; make one with openssl rand -base64 32"
+        )
+    return secret
+
+
+_TARGET_NEEDS: Final = frozenset({"name", "dialect", "base_url", "api_key_env", "api_key_file", "models"})
+_ROUTE_NEEDS: Final = frozenset({"model", "targets"})
+"""Settings without which nothing sensible can be said about what hangs on the entry."""
+
+
+def resolve_target(
+    table: TargetTable,
+    path: str,
+    secrets: SecretReader,
+    mistakes: Mistakes,
+    *,
+    wrong: frozenset[str] = frozenset(),
+) -> Target | None:
+    """The target; None where something it cannot do without is wrong. Of the settings `wrong` enough is said."""
+    dialect = None if "dialect" in wrong else find_dialect(table.dialect, f"{path}.dialect", mistakes)
     if table.name in _RESERVED:
         mistakes.add(f"{path}.name", f'"{table.name}" is taken by the gateway itself; choose another')
-    if dialect is None:
-        return None
-    base_url = _base_url(table.base_url or dialect.base_url, f"{path}.base_url", dialect, mistakes)
-    models = table.models or dict(dialect.models)
-    for public, own in models.items():
+    base_url = _base_url(table.base_url, f"{path}.base_url", dialect, mistakes, is_wrong="base_url" in wrong)
+    at_home = bool(base_url) and not wrong & {"api_key_env", "api_key_file"}
+    key = _target_key(table, path, dialect if at_home else None, base_url, secrets, mistakes)
+    prices = _prices(table.prices, f"{path}.prices", mistakes)
+    extra_body = _extra_body(table.extra_body, f"{path}.extra_body", mistakes)
+    for public, own in table.models.items():
         if not public or not own:
             mistakes.add(f"{path}.models", 'must map public names to the target\'s own, as in { "a" = "b" }')
+    if dialect is None or wrong & _TARGET_NEEDS:
+        return None
+    models = table.models or dict(dialect.models)
     return Target(
         name=table.name,
         dialect=table.dialect,
         base_url=base_url,
-        api_key=_target_key(table, path, dialect, base_url, secrets, mistakes),
+        api_key=key,
         account=table.account or table.name,
         models=models,
         context_window=table.context_window,
@@ -108,8 +144,10 @@ def resolve_target(table: TargetTable, path: str, secrets: SecretReader, mistake
         first_byte_timeout_s=table.first_byte_timeout_s,
         idle_timeout_s=table.idle_timeout_s,
         fold=table.fold,
-        prices=_prices(table.prices, f"{path}.prices", mistakes),
-        extra_body=_extra_body(table.extra_body, f"{path}.extra_body", mistakes),
+        prices=prices,
+        extra_body=extra_body,
+        contract=table.contract,
+        split_think_tags=table.split_think_tags,
         models_assumed=not table.models and not dialect.base_url,
     )
 
@@ -122,8 +160,12 @@ def find_dialect(name: str, path: str, mistakes: Mistakes) -> Dialect | None:
     return dialect
 
 
-def _base_url(url: str, path: str, dialect: Dialect, mistakes: Mistakes) -> str:
-    if not url:
+def _base_url(stated: str, path: str, dialect: Dialect | None, mistakes: Mistakes, *, is_wrong: bool) -> str:
+    """The address, which is the dialect's own service where none is stated; "" where there is none."""
+    url = stated or (dialect.base_url if dialect is not None else "")
+    if is_wrong or (not url and dialect is None):
+        return ""
+    if dialect is not None and not url:
         mistakes.add(path, f"is missing; a {dialect.name} target needs one such as http://127.0.0.1:8001/v1")
         return ""
     problem = url_problem(url)
@@ -151,7 +193,12 @@ def url_problem(url: str) -> str:
 
 
 def _target_key(
-    table: TargetTable, path: str, dialect: Dialect, base_url: str, secrets: SecretReader, mistakes: Mistakes
+    table: TargetTable,
+    path: str,
+    dialect: Dialect | None,
+    base_url: str,
+    secrets: SecretReader,
+    mistakes: Mistakes,
 ) -> Secret | None:
     """The target's key. Only the dialect's own service gets the key of its usual variable unasked: a key must
     not travel to a host that it was not meant for."""
@@ -162,7 +209,7 @@ def _target_key(
         return secrets.file(f"{path}.api_key_file", table.api_key_file)
     if table.api_key_env:
         return secrets.variable(f"{path}.api_key_env", table.api_key_env)
-    if dialect.key_required and base_url == dialect.base_url:
+    if dialect is not None and dialect.key_required and base_url == dialect.base_url:
         return secrets.variable(f"{path}.api_key_env", dialect.key_variable)
     return None
 
@@ -222,15 +269,24 @@ def targets_from_variables(environ: Environ, secrets: SecretReader, mistakes: Mi
 
 
 def resolve_route(
-    table: RouteTable, path: str, targets: Sequence[Target], known: Sequence[str], mistakes: Mistakes
-) -> Route:
-    """The route. `known` are the names of all targets written, of which some may be wrong themselves."""
+    table: RouteTable,
+    path: str,
+    targets: Sequence[Target],
+    known: Sequence[str] | None,
+    mistakes: Mistakes,
+    *,
+    wrong: frozenset[str] = frozenset(),
+) -> Route | None:
+    """The route; None where something it cannot do without is wrong. `known` are the names of all targets written,
+    of which some may be wrong themselves; None where not all can be read."""
     for name in table.targets:
-        if name not in known:
+        if known is not None and name not in known:
             mistakes.add(f"{path}.targets", f'"{name}" is not a target{suggestion(name, known)}')
+    if wrong & _ROUTE_NEEDS:
+        return None
     mapping = [target.name for target in targets if table.model in target.models]
     names = tuple(dict.fromkeys(table.targets)) or tuple(mapping)
-    whole = len(targets) == len(known) and all(name in known for name in names)
+    whole = known is not None and len(targets) == len(known) and all(name in known for name in names)
     if whole and not any(name in mapping for name in names):
         mistakes.add(path, f'no target of the route maps "{table.model}"; add it to the models of one')
     aliases = DEFAULT_ALIASES.get(table.model, ()) if table.aliases is None else table.aliases
@@ -243,21 +299,26 @@ def resolve_route(
         default_ttl=table.default_ttl,
         max_completion_tokens=table.max_completion_tokens,
         highspeed_aliases=table.highspeed_aliases,
+        contract=table.contract,
+        narrow_tools_above=table.narrow_tools_above,
     )
 
 
 def resolve_key(
-    table: KeyTable, path: str, secrets: SecretReader, mistakes: Mistakes
+    table: KeyTable, path: str, secrets: SecretReader, mistakes: Mistakes, *, wrong: frozenset[str] = frozenset()
 ) -> tuple[bytes, Secret | None, KeyPolicy] | None:
-    """Digest, secret (None where only the digest is written) and policy of a key; None where it is wrong."""
+    """Digest, secret (None where only the digest is written) and policy of a key; None where it is wrong. Of the
+    settings `wrong` enough is said."""
     if table.name in _RESERVED:
         mistakes.add(f"{path}.name", f'"{table.name}" is taken by the gateway itself; choose another')
     given = [name for name in ("key_env", "key_file", "key_sha256") if getattr(table, name)]
+    _check_default_effort(table, path, mistakes)
+    if wrong & {"key_env", "key_file", "key_sha256"}:
+        return None
     if len(given) != 1:
         found = f"has {' and '.join(given)}" if given else "has no secret"
         mistakes.add(path, f"{found}; give exactly one of key_env, key_file and key_sha256")
         return None
-    _check_default_effort(table, path, mistakes)
     policy = KeyPolicy(
         name=table.name,
         max_effort=table.max_effort,

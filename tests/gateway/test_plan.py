@@ -84,3 +84,12 @@ def test_highspeed_without_a_target_is_a_400_about_the_tier() -> None:
 
 def test_a_pin_leaves_one_target() -> None:
     assert targets_of(Asked(PRO, pinned="moonshot")) == (("moonshot", PRO),)
+
+
+def test_an_unknown_model_or_target_is_told_the_closest_one() -> None:
+    with pytest.raises(NotFound, match=r"did you mean kimi-k3\.1-pro-highspeed\?"):
+        targets_of(Asked("kimi-k3.1-pro-highsped"))
+    with pytest.raises(NotFound, match=r"did you mean moonshotai/kimi-k3\.1-pro\?"):
+        targets_of(Asked("moonshotai/kimi-k3.1-pr"))
+    with pytest.raises(InvalidRequest, match=r"did you mean vllm\?"):
+        targets_of(Asked(PRO, pinned="vlm"))

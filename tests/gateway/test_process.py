@@ -53,6 +53,8 @@ def test_the_start_says_where_what_and_who(tmp_path: Path) -> None:
         assert f"sqlite:///{tmp_path / 'kimi-ledger.db'}" in said
         assert "open mode" in said
         assert str(tmp_path / "kimi-gateway.toml") in said
+        assert "note      engine: no rate card prices" in said
+        assert 'set prices = { input = …, output = … } in targets["engine"]' in said
         assert get(f"{gateway.root_url}/ready")[0] == 200
 
 

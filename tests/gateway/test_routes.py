@@ -12,6 +12,7 @@ from typing_extensions import override
 from backends.catalog import DIALECTS
 from backends.ports import Call, Reply, Upstream
 from kimi_gateway import __version__
+from kimi_gateway.adapters.state.memory import MemoryConversations
 from kimi_gateway.app import AsgiApp, Receive, Scope, Send, authenticator, create_admin_app, create_app
 from kimi_gateway.core.retry import RetryBudget
 from kimi_gateway.core.thoughts import Bounds
@@ -122,7 +123,7 @@ def context(path: Path) -> Context:
         mono=lambda: 0.0,
         wall=lambda: 0.0,
         random_bits=lambda _: 0,
-        thinking=Thinking(Bounds(0, 0, 1), Metrics(), lambda: 0.0),
+        thinking=Thinking(MemoryConversations(Bounds(0, 0, 1), lambda: 0.0), Metrics()),
     )
     return ctx
 
@@ -184,6 +185,8 @@ def test_one_model_is_shown_by_name_and_by_alias(tmp_path: Path) -> None:
         status, _, body = await client.ask("/v1/models/gpt-5")
         assert (status, body["error"]["code"], body["error"]["param"]) == (404, "model_not_found", "model")
         assert "kimi-k3.1-pro-highspeed" in body["error"]["message"]
+        _, _, body = await client.ask("/v1/models/kimi-k3.1-pr")
+        assert "did you mean kimi-k3.1-pro?" in body["error"]["message"]
 
     Made(tmp_path, TARGETS).run(test)
 
@@ -204,7 +207,8 @@ def test_health_and_readiness_are_open_and_say_how_things_stand(tmp_path: Path) 
     made = Made(tmp_path, TARGETS + KEYS)
 
     async def test(client: Client) -> None:
-        assert (await client.ask("/health"))[2] == {"status": "ok", "version": __version__}
+        health = {"status": "ok", "service": "kimi-gateway", "version": __version__}
+        assert (await client.ask("/health"))[2] == health
         status, _, body = await client.ask("/ready", headers={"Host": "10.0.0.9"})
         assert (status, body["status"]) == (200, "ready")
         assert [target["name"] for target in body["targets"]] == ["engine", "service"]
@@ -238,9 +242,20 @@ def test_an_unknown_path_is_a_404_that_helps(tmp_path: Path) -> None:
             assert status == 404, path
             assert body["error"]["code"] in ("not_found", "model_not_found")
         status, _, body = await client.ask("/chat/completions", method="POST")
-        assert "/v1/chat/completions" in body["error"]["message"]
+        assert "did you mean /v1/chat/completions?" in body["error"]["message"]
 
     Made(tmp_path, TARGETS).run(test)
+
+
+def test_a_path_that_is_announced_is_a_404_that_says_so(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        for path in ("/v1/responses", "/v1/messages", "/v1/files/abc", "/v1/batches", "/dashboard"):
+            status, _, body = await client.ask(path, method="POST", headers=bearer("kg-team-a-secret"))
+            assert (status, body["error"]["code"]) == (404, "not_built")
+            assert "is not built yet" in body["error"]["message"]
+        assert (await client.ask("/v1/responses", method="POST"))[0] == 401
+
+    Made(tmp_path, TARGETS + KEYS).run(test)
 
 
 @pytest.mark.parametrize(

@@ -347,5 +347,6 @@ def test_the_descriptor_limit_is_raised_and_a_shortage_named() -> None:
         warning = raise_descriptor_limit(before[1])
         assert f"server.max_connections = {before[1]} can need {2 * before[1] + 64}" in warning
         assert f"lower max_connections to {(before[1] - 64) // 2}" in warning
+        assert (raise_descriptor_limit(before[1], chosen=False) == "") == (before[1] >= 2064)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

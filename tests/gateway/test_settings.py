@@ -83,6 +83,57 @@ def test_text_that_is_no_toml_is_said_with_its_place(write: Write) -> None:
     assert "line 1" in mistakes(write("[server\n"))[0]
 
 
+def test_a_slip_in_one_table_hides_no_mistake_of_another(write: Write) -> None:
+    text = (
+        "[server\nport = 1\n[ledger]\nurl = sqlite\n[retry]\nmax_retrys = 1\n"
+        '[[targets]]\nname = "a"\ndialect = "vlm"\n[targets.models]\n"x" = "y"\n[[routes]]\nmodel = "x"\n'
+        'targets = ["b"]\n'
+    )
+    assert mistakes(write(text)) == [
+        "the file is not TOML: Expected ']' at the end of a table declaration (at line 1, column 8)",
+        "the file is not TOML: Invalid value (at line 4, column 7); write text in quotes",
+        'retry.max_retrys: is not a setting; did you mean "max_retries"?',
+        'targets["a"].dialect: "vlm" is not a dialect; did you mean "vllm"?',
+    ]  # that "b" is no target is not said: it may stand in a table that could not be read
+
+
+def test_what_only_the_whole_shows_to_be_wrong_is_said_too(write: Write) -> None:
+    (line,) = mistakes(write("[server]\nport = 1\n[server]\nport = 2\n"))
+    assert line.startswith("the file is not TOML: Cannot declare ('server',) twice (at line 3")
+
+
+def test_a_wrong_setting_hides_no_other_of_its_entry(write: Write) -> None:
+    text = (
+        '[pricing]\ncards_dir = "/nowhere"\n[[targets]]\nname = "a b"\ndialect = "vlm"\nbase_url = "htp://x"\n'
+        'api_key_env = "UNSET"\nprices = { inptu = "1" }\nextra_body = { model = "m" }\n'
+        '[[keys]]\nname = "k"\nmax_effort = "hihg"\nkey_env = "UNSET_TOO"\n'
+    )
+    assert [line.partition(": ")[0] for line in mistakes(write(text))] == [
+        'targets["a b"].name',
+        'targets["a b"].dialect',
+        'targets["a b"].base_url',
+        'targets["a b"].api_key_env',
+        'targets["a b"].prices',
+        'targets["a b"].extra_body.model',
+        'keys["k"].max_effort',
+        'keys["k"].key_env',
+        "pricing.cards_dir",
+    ]
+
+
+def test_a_wrong_setting_is_not_blamed_for_what_hangs_on_it(write: Write) -> None:
+    assert mistakes(write('[[targets]]\nname = "m"\ndialect = "moonshot"\napi_key_env = 3\n')) == [
+        'targets["m"].api_key_env: must be text in quotes, not 3'
+    ]
+    assert mistakes(write('[[targets]]\nname = "m"\ndialect = "vllm"\nbase_url = 3\n')) == [
+        'targets["m"].base_url: must be text in quotes, not 3'
+    ]
+
+
+def test_quotes_are_blamed_only_where_they_are_the_mistake(write: Write) -> None:
+    assert mistakes(write('[server]\nport = "two"\n')) == ['server.port: must be a whole number, not "two"']
+
+
 def test_all_mistakes_are_named_at_once(write: Write) -> None:
     path = write(
         "[servr]\n[server]\nprot = 1\nworkers = 2\n[ledger]\non_full = 'drop'\n"
@@ -122,7 +173,7 @@ def test_without_a_near_name_the_known_ones_are_listed() -> None:
         ("[[server]]\nport = 1", "server: is one table; write [server] with single brackets"),
         ("[targets]\nname = 'a'", "targets: is a list of tables; write [[targets]] with double brackets"),
         (VLLM + VLLM, 'targets["a"]: stands there twice; give each of [[targets]] its own name'),
-        ("[[keys]]\nkey_env = 'A'", "keys[0].name: is missing; every entry needs it"),
+        (f"[[keys]]\nkey_sha256 = '{'0' * 64}'", "keys[0].name: is missing; every entry needs it"),
     ],
 )
 def test_wrong_types_and_ranges_are_named_with_the_remedy(write: Write, text: str, line: str) -> None:

@@ -55,6 +55,36 @@ def test_bad_input_is_a_400_that_names_the_field(data: bytes, param: str | None)
 
 
 @pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"n": 0}, "invalid_value"),
+        ({"n": -1}, "invalid_value"),
+        ({"n": 0.0}, "invalid_value"),
+        ({"n": 1.5}, "invalid_type"),
+        ({"n": "1"}, "invalid_type"),
+        ({"max_tokens": 0}, "invalid_value"),
+        ({"prompt_cache_options": {"ttl": "2h"}}, "invalid_value"),
+        ({"prompt_cache_options": {"ttl": 300}}, "invalid_type"),
+        ({"prompt_cache_options": {"mode": "explicit"}}, "invalid_value"),
+        ({"prompt_cache_options": {"mode": 1}}, "invalid_type"),
+        ({"stream": "yes"}, "invalid_type"),
+        ({"messages": [{"content": "hi"}]}, "missing_field"),
+        ({"messages": [{"role": 7}]}, "invalid_type"),
+    ],
+)
+def test_a_value_of_the_right_type_is_not_called_a_wrong_type(fields: dict[str, object], code: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(body(**fields))
+    assert caught.value.code == code
+
+
+def test_a_number_that_no_count_can_be_is_refused_like_any_other() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":1e400}')
+    assert caught.value.param == "max_tokens"
+
+
+@pytest.mark.parametrize(
     ("fields", "limit"),
     [
         ({"max_tokens": 900}, 900),

@@ -33,10 +33,18 @@ class Outcome:
         return self.out.splitlines()
 
     @property
-    def line(self) -> str:
-        """The one line that a mistake gives, and nothing else on standard output."""
+    def mistakes(self) -> list[str]:
+        """The lines about mistakes, which stand at the end."""
         assert self.code == 1, self.out + self.err
-        (only,) = self.lines
+        (heading,) = [at for at, line in enumerate(self.lines) if line.endswith(" to set right:")]
+        found = self.lines[heading + 1 :]
+        assert self.lines[heading].startswith(f"{len(found)} mistake")
+        return found
+
+    @property
+    def line(self) -> str:
+        """The line of the one mistake."""
+        (only,) = self.mistakes
         return only
 
     @property
@@ -67,8 +75,9 @@ def check(
         given += ["--config", "check.toml"]
     kept = clean_environment({"CHECK_KEY": KEY, **(env or {})})
     environ: dict[str, str | None] = {name: None for name in os.environ if name not in kept}
+    wide = {"COLUMNS": "400"}  # so that no row of a table is broken
     with chdir(directory):
-        ended = CliRunner().invoke(app, ["check", *given], env={**environ, **kept})
+        ended = CliRunner().invoke(app, ["check", *given], env={**environ, **kept, **wide, **(env or {})})
     if ended.exception is not None and not isinstance(ended.exception, SystemExit):
         raise ended.exception
     assert KEY not in ended.output
@@ -184,6 +193,5 @@ def probe(directory: Path, *answers: Given, dialect: str = "vllm", output: str =
 
 
 def mistakes(outcome: Outcome) -> list[str]:
-    """The lines about mistakes, below what the probes brought back."""
-    assert outcome.code == 1, outcome.out
-    return [line for line in outcome.lines if line.startswith("targets[")]
+    """The lines about mistakes of targets."""
+    return [line for line in outcome.mistakes if line.startswith("targets[")]

@@ -1,0 +1,264 @@
+"""One attempt on one target: opens the call, reads the answer, decodes its events and hands them to the client.
+
+Raises `UpstreamFault` for every end that is not clean; what follows is the exchange's business.
+"""
+
+import asyncio
+from typing import Final, Protocol
+
+from backends.faults import Fault, FaultKind, fault_from_response
+from backends.fold import as_chunks
+from backends.json import JsonError
+from backends.ports import Reply, UpstreamFault
+from backends.reader import Chunk, ChunkReader, Done, Failed, Item, read_complete
+from kimi_gateway.core.shaping import event
+from kimi_gateway.relay.account import Account
+from kimi_gateway.relay.context import Context
+from kimi_gateway.relay.pace import Limits, Pace, keepalives
+from kimi_gateway.relay.request import Option, Prepared
+from kimi_gateway.relay.sinks import FoldSink, Sink
+
+_ERROR_BODY_BYTES: Final = 256 * 1024
+_WHOLE_BODY_BYTES: Final = 256 * 1024 * 1024
+_TAIL_WAIT_S: Final = 0.05
+
+
+class AnswerSink(Sink, Protocol):
+    """A sink that is told which model answers."""
+
+    def answers_as(self, model: str) -> None: ...
+
+
+class Attempt:
+    """Runs once. `committed` says that content was forwarded, so that no further attempt may follow."""
+
+    def __init__(
+        self, ctx: Context, prepared: Prepared, option: Option, account: Account, sink: AnswerSink
+    ) -> None:
+        self._ctx = ctx
+        self._prepared = prepared
+        self._account = account
+        self._sink = sink
+        self._reply: Reply | None = None
+        self.option = option
+        self.committed = False
+        self.pace = Pace.begin(self._limits(), ctx.mono())
+
+    def _limits(self) -> Limits:
+        server, timing = self._ctx.settings.server, self._ctx.settings.timing
+        target = self.option.target
+        period_s, first_s = keepalives(
+            streams=self._prepared.stream,
+            interval_s=server.keepalive_interval_s if server.keepalive != "off" else None,
+            read_timeout_s=self._prepared.read_timeout_s,
+        )
+        return Limits(
+            first_byte_s=target.first_byte_timeout_s,
+            idle_s=target.idle_timeout_s,
+            keepalive_s=period_s,
+            first_keepalive_s=first_s,
+            grace_s=timing.usage_grace_s,
+            progress_s=timing.progress_s,
+        )
+
+    async def run(self) -> None:
+        """Relays the answer up to its clean end. Raises `UpstreamFault`, and what the client's side raises."""
+        reply = self._reply = await self._opened()
+        self._account.tally.head(reply.status, reply.headers)
+        if reply.status >= 300 or not _is_event_stream(reply):
+            await self._whole(reply)
+        else:
+            await self._stream(reply)
+
+    def close(self) -> None:
+        """Ends the upstream's call at once, where there is one."""
+        if self._reply is not None:
+            self._reply.close()
+
+    async def pause(self, seconds: float) -> None:
+        """Waits, with keep-alives to a streaming client."""
+        end = self._ctx.mono() + seconds
+        while (left := end - self._ctx.mono()) > 0:
+            await asyncio.sleep(min(left, self.pace.keepalive_in(self._ctx.mono())))
+            await self._keep_alive(self._ctx.mono())
+
+    async def let_go(self) -> None:
+        """Reads the few bytes after the end mark, so that the connection can serve the next call."""
+        if self._reply is None:
+            return
+        deadline = self._ctx.mono() + _TAIL_WAIT_S
+        try:
+            while (data := await self._reply.read(max(0.0, deadline - self._ctx.mono()))) != b"":
+                if data is None:
+                    return
+        except UpstreamFault:
+            return
+
+    async def _opened(self) -> Reply:
+        """The upstream's head, with keep-alives to the client while it takes its time."""
+        opening = asyncio.create_task(self._ctx.upstream.open(self.option.call))
+        try:
+            while not opening.done():
+                await asyncio.wait({opening}, timeout=self.pace.wait_s(self._ctx.mono()))
+                if not opening.done():
+                    await self._tick(self._ctx.mono())
+            return opening.result()
+        except BaseException:
+            _abandon(opening)
+            raise
+
+    async def _tick(self, now: float) -> None:
+        """What is due while the upstream is silent."""
+        pace = self.pace
+        if pace.is_silent(now):
+            seconds = pace.limits.first_byte_s if pace.last_byte is None else pace.limits.idle_s
+            raise UpstreamFault(Fault(FaultKind.TIMEOUT, f"the upstream sent nothing for {seconds:g} s"))
+        if pace.progress_due(now):
+            pace.last_progress = now
+            self._account.progress()
+        await self._keep_alive(now)
+
+    async def _keep_alive(self, now: float) -> None:
+        if self.pace.keepalive_due(now):
+            await self._sink.keepalive()
+            self.pace.last_sent = self._ctx.mono()
+
+    async def _next(self, reply: Reply) -> bytes | None:
+        """The next body bytes, `b""` at the end, None when something was due instead."""
+        data = await reply.read(self.pace.wait_s(self._ctx.mono()))
+        now = self._ctx.mono()
+        if data:
+            if self.pace.last_byte is None:
+                self._account.first_byte(now)
+            self.pace.last_byte = now
+        if data != b"":
+            await self._tick(now)
+        return data
+
+    async def _stream(self, reply: Reply) -> None:
+        """Relays events until the clean end. Raises `UpstreamFault` for every other one."""
+        reader = ChunkReader(
+            self.option.dialect,
+            named_tool=self._prepared.named_tool,
+            calls_wanted=self._prepared.calls_wanted,
+            split_think_tags=self.option.target.split_think_tags,
+        )
+        try:
+            await self._relay(reply, reader)
+        finally:
+            self._account.signs |= reader.signs
+        if not self._sink.complete:
+            raise UpstreamFault(_incomplete())
+
+    async def _relay(self, reply: Reply, reader: ChunkReader) -> None:
+        while True:
+            try:
+                data = await self._next(reply)
+            except UpstreamFault:
+                if self._sink.complete:
+                    return  # every finish reason is here; only the end mark was lost
+                raise
+            if self.pace.grace_over(self._ctx.mono()):
+                return
+            if data is None:
+                continue
+            items = reader.feed(data) if data else reader.finish()
+            if await self._take(items) or not data:
+                return
+
+    async def _take(self, items: list[Item]) -> bool:
+        """Handles decoded items; true at the upstream's end mark."""
+        for item in items:
+            if isinstance(item, Chunk):
+                try:
+                    await self._chunk(item)
+                except JsonError as err:
+                    raise UpstreamFault(Fault(FaultKind.SERVER, f"an event cannot be passed on: {err}")) from err
+            elif isinstance(item, Failed):
+                raise UpstreamFault(item.fault)
+            elif isinstance(item, Done):
+                return True
+        return False
+
+    async def _chunk(self, chunk: Chunk) -> None:
+        tally = self._account.tally
+        if tally.model is None and chunk.model is not None:
+            self._sink.answers_as(self._account.answered_by(chunk.model))
+        tally.add(chunk)
+        now = self._ctx.mono()
+        if chunk.commits:
+            self._account.content(now)
+            if not self.committed:
+                self.committed = True
+                self._prepared.release()
+                self.option.release()
+        if await self._sink.add(chunk):
+            self.pace.last_sent = now
+        if self.pace.finished is None and self._sink.complete:
+            self.pace.finished = now
+
+    async def _whole(self, reply: Reply) -> None:
+        """An answer that is no event stream: an error, or a complete JSON body."""
+        limit = _ERROR_BODY_BYTES if reply.status >= 300 else _WHOLE_BODY_BYTES
+        body = await self._read_all(reply, limit)
+        if reply.status >= 300:
+            raise UpstreamFault(fault_from_response(reply.status, reply.headers, body, self._ctx.wall()))
+        found = read_complete(
+            body,
+            self.option.dialect,
+            named_tool=self._prepared.named_tool,
+            calls_wanted=self._prepared.calls_wanted,
+            split_think_tags=self.option.target.split_think_tags,
+            signs=self._account.signs,
+        )
+        if isinstance(found, Fault):
+            raise UpstreamFault(found)
+        answer, usage = found
+        self._account.tally.whole(answer, usage)
+        model = answer.get("model")
+        if isinstance(model, str):
+            self._sink.answers_as(self._account.answered_by(model))
+        reader = ChunkReader(self.option.dialect, max_event_bytes=2 * _WHOLE_BODY_BYTES)
+        for data in as_chunks(answer):
+            await self._take(reader.feed(event(data)))
+        if not self._sink.complete:
+            raise UpstreamFault(_incomplete())
+        if isinstance(self._sink, FoldSink):
+            self._sink.take_whole(answer)
+
+    async def _read_all(self, reply: Reply, limit_bytes: int) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            data = await self._next(reply)
+            if data is None:
+                continue
+            if not data or size >= limit_bytes:
+                return b"".join(parts)
+            parts.append(data)
+            size += len(data)
+
+
+def _is_event_stream(reply: Reply) -> bool:
+    return reply.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
+def _incomplete() -> Fault:
+    return Fault(
+        FaultKind.INCOMPLETE,
+        "the upstream ended its answer without a finish_reason; what came before is not whole",
+    )
+
+
+def _abandon(opening: "asyncio.Task[Reply]") -> None:
+    """Cancels an opening call, and closes it where it was just opened."""
+    if not opening.done():
+        opening.cancel()
+        opening.add_done_callback(_close_late)
+    else:
+        _close_late(opening)
+
+
+def _close_late(opening: "asyncio.Task[Reply]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

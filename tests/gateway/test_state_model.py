@@ -1,0 +1,146 @@
+"""The shared store against the model of the one in memory: the same sequences of calls, the same promises."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import pytest
+from gateway.test_thoughts_model import OWNERS, StoreMachine
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import rule, run_state_machine_as_test
+from typing_extensions import override
+
+from kimi_gateway.core.digest import TurnKeys
+from kimi_gateway.core.thought_record import Owner
+from kimi_gateway.core.thoughts import Bounds, ThoughtStore
+from support.thoughts import ANNE, OTHER, OVERHEAD, keys, sized, store
+from support.valkey import Server, Shared, running
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(Path(tmp_path_factory.mktemp("v"))) as server:
+        yield server
+
+
+class SharedMachine(StoreMachine):
+    """The model's machine over a shared store. One owner cannot be deleted there, only a key."""
+
+    server: ClassVar[Server]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = Shared(self.server, Bounds(self.MAX, self.PER_KEY, self.RETENTION_S))
+        self.store = cast(ThoughtStore, self.shared)
+
+    @override
+    @rule(owner=st.sampled_from(OWNERS), whole_key=st.just(True))
+    def forget(self, owner: Owner, whole_key: bool) -> None:
+        self.shared.forget_key(owner.key)
+        for name in [name for name in self.kept if name[0].key == owner.key]:
+            del self.kept[name]
+        assert self.shared.owner_bytes(owner) == 0
+
+    @override
+    def teardown(self) -> None:
+        """With everything forgotten nothing is left on the server but sums that are nought."""
+        for key in "abc":
+            self.shared.forget_key(key)
+        sums = self.shared.raw.hgetall(self.shared.name("meta"))
+        left = self.shared.names()
+        self.shared.close()
+        assert set(sums.values()) <= {b"0"}
+        assert left in ([], [self.shared.name("meta")])
+
+
+def test_any_sequence_of_calls_keeps_the_bounds_of_a_shared_store(server: Server) -> None:
+    SharedMachine.server = server
+    run_state_machine_as_test(
+        SharedMachine,
+        settings=settings(
+            max_examples=10,
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["keep", "find"]), st.integers(0, 9), st.integers(OVERHEAD, 6000)), max_size=30
+    )
+)
+def test_for_one_caller_a_shared_store_is_a_plain_lru(server: Server, steps: list[tuple[str, int, int]]) -> None:
+    bound = 16_000
+    shared = Shared(server, Bounds(1 << 30, bound))
+    model: OrderedDict[int, int] = OrderedDict()
+    for action, name, size in steps:
+        if action == "find":
+            assert (shared.find(ANNE, [keys(name)], 0) != [None]) == (name in model)
+        elif name not in model:
+            shared.keep(ANNE, keys(name), sized(size), 0)
+            while sum(model.values()) + size > bound:
+                model.popitem(last=False)
+            model[name] = size
+        else:
+            assert shared.keep(ANNE, keys(name), sized(size), 0) == "known"
+        if name in model:
+            model.move_to_end(name)
+        assert shared.size_bytes == sum(model.values())
+    shared.close()
+
+
+Step = tuple[str, int, int, int, int]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["keep", "keep", "keep", "find", "wait"]),
+            st.integers(0, 4),
+            st.integers(0, 7),
+            st.integers(0, 9),
+            st.integers(OVERHEAD, 9000),
+        ),
+        max_size=25,
+    )
+)
+def test_a_shared_store_does_what_the_one_in_memory_does(server: Server, steps: list[Step]) -> None:
+    """Step by step: outcomes, what is found by what, and who holds how much. Sizes that no two callers share keep
+    both from having a choice among equals, which they make differently."""
+    bounds = Bounds(40_000, 25_000, 50.0)
+    one, other = store(bounds.max_bytes, bounds.max_bytes_per_key, bounds.retention_s), Shared(server, bounds)
+    now_s = 0.0
+    for number, (action, who, name, anchor, size) in enumerate(steps):
+        owner, turn = OWNERS[who], keys((who, name), anchor % 4)
+        now_s += 20.0 if action == "wait" else 1e-3
+        if action == "keep":
+            home = keys((who, anchor)).chain
+            text = sized(size + 16 * number + who)
+            arguments: Any = (owner, turn, text, now_s)
+            assert one.keep(*arguments, conversation=home) == other.keep(*arguments, conversation=home)
+        wanted = [turn, keys("no such chain", anchor % 4), TurnKeys(keys((who, anchor)).chain, None)]
+        hits = [
+            [hit and (hit.thought, hit.by) for hit in each.find(owner, wanted, now_s)] for each in (one, other)
+        ]
+        assert hits[0] == hits[1]
+        assert [one.owner_bytes(each) for each in OWNERS] == [other.owner_bytes(each) for each in OWNERS]
+        assert (one.size_bytes, one.thoughts) == (other.size_bytes, other.thoughts)
+    other.close()
+
+
+def test_a_flood_of_one_caller_leaves_the_others_their_fair_share_of_a_shared_store(server: Server) -> None:
+    shared = Shared(server, Bounds(30 * 4000, 30 * 4000))
+    for number in range(15):
+        shared.keep(OTHER, keys(number), sized(4000), 0)
+    for number in range(100):
+        shared.keep(ANNE, keys(number), sized(4000), 1)
+    assert shared.key_bytes(OTHER.key) == shared.key_bytes(ANNE.key) == 15 * 4000
+    assert shared.counts.evicted == 85
+    assert shared.counts.evicted_bytes == 85 * 4000
+    shared.close()
