@@ -26,6 +26,10 @@ class Books(Protocol):
         """Books the end, once per request. Never raises: a failure is logged and counted."""
         ...
 
+    def refused(self, key: str, code: str) -> None:
+        """Counts a request that was answered with an error before it was planned; "" where no key was known."""
+        ...
+
 
 class Answer(Protocol):
     """An answer under way that a shutdown may have to end."""

@@ -17,8 +17,9 @@ from kimi_gateway.errors import LedgerUnavailable
 from kimi_gateway.logs import Log
 from kimi_gateway.ports import Books
 from kimi_gateway.settings import Ledger, Timing
+from pricing.ledger.address import sqlite_path
 from pricing.ledger.drain import Drainer
-from pricing.ledger.errors import JournalError, JournalFull
+from pricing.ledger.errors import JournalError, JournalFull, LedgerDown
 from pricing.ledger.journal import JournalWriter
 from pricing.ledger.row import LedgerRow
 from pricing.ledger.store import Store
@@ -101,6 +102,10 @@ class JournalBooks(Books):
                 self.lost += 1
                 self._complain(f"the end of {row.request_id} is lost, it could not be booked: {err}")
 
+    @override
+    def refused(self, key: str, code: str) -> None:
+        self._drainer.refused(key, code)
+
     async def keep_writing(self, *, every_s: float = _RETRY_EVERY_S) -> None:
         """Writes what waits in memory as soon as that works, beside the requests; for ever."""
         while True:
@@ -178,10 +183,23 @@ class JournalBooks(Books):
 
 def open_books(ledger: Ledger, timing: Timing, *, log: Log, mono: Callable[[], float]) -> JournalBooks:
     """Books on the configured journal and ledger, draining. Raises `pricing.ledger.errors.LedgerError` where the
-    journal cannot be written or the ledger is not one that this version can use."""
-    Store(ledger.url, create=True).close()
+    journal cannot be written or the ledger is not one that this version can use. A database server that is away
+    stops nothing: the journal keeps the records until it is back."""
+    try:
+        Store(ledger.url, create=True).close()
+    except LedgerDown as err:
+        if sqlite_path(ledger.url) is not None:
+            raise
+        log.event(f"the journal keeps the records until the ledger is back: {err}", level="error")
     directory = Path(ledger.journal_dir)
     journal = JournalWriter(directory, ledger.url, max_bytes=ledger.max_journal_bytes, fsync=ledger.fsync)
-    drainer = Drainer(directory, ledger.url, own=journal, lease_s=timing.lease_s, adopt_s=timing.adopt_s)
+    drainer = Drainer(
+        directory,
+        ledger.url,
+        own=journal,
+        lease_s=timing.lease_s,
+        adopt_s=timing.adopt_s,
+        retention_days=ledger.retention_days,
+    )
     drainer.start()
     return JournalBooks(journal, drainer, on_full=ledger.on_full, log=log, mono=mono)

@@ -207,7 +207,7 @@ class LimitBook:
         if hold is None:
             self._correct(state, claim, limits, _Done(use.nano, highspeed, "", now_s))
             return 0
-        self._give_back(state, hold, use, limits)
+        self._give_back(state, hold, use, limits, now_s)
         if not hold.period:
             return 0
         state.sums(hold.period).hold(-hold.nano, highspeed=hold.highspeed)
@@ -326,8 +326,8 @@ class LimitBook:
             state.tokens = state.tokens or Bucket(limits.tpm, now_s)
             state.tokens.filled(limits.tpm, now_s)
 
-    @staticmethod
-    def _give_back(state: _State, hold: _Hold, use: Use, limits: Limits) -> None:
+    def _give_back(self, state: _State, hold: _Hold, use: Use, limits: Limits, now_s: float) -> None:
+        self._fill(state, limits, now_s)
         if use.tokens is not None and state.tokens is not None and limits.tpm:
             charged = min(hold.tokens, limits.tpm)
             state.tokens.level = min(limits.tpm, state.tokens.level + charged - use.tokens)

@@ -52,6 +52,7 @@ class ChatEndpoint:
             await _exchange(ctx, prepared, option, account, client).run()
         except GatewayError as error:
             ctx.metrics.refused(key)
+            ctx.books.refused(key, error.code or error.type)
             await _refuse(client, error, own_id)
         except (ClientGone, ClientStalled):
             return

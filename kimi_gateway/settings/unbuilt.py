@@ -26,10 +26,6 @@ _HIGHSPEED = Unbuilt("rules for Highspeed beyond the model name and service_tier
 
 UNBUILT: Final[Mapping[str, Unbuilt]] = {
     "server.cors_origins": Unbuilt("CORS is not built yet"),
-    "ledger.url": Unbuilt(
-        "PostgreSQL ledgers are not built yet; use sqlite:///file", lambda v: not v.startswith("postgres")
-    ),
-    "ledger.retention_days": Unbuilt("retention is not built yet: rows are kept"),
     "state.replicas": Unbuilt("shares of limits during an outage are not built yet"),
     "retry.breaker_failures": _BREAKER,
     "retry.breaker_open_s": _BREAKER,

@@ -25,10 +25,15 @@ def redacted(url: str) -> str:
     path = sqlite_path(url)
     if path is not None:
         return f"sqlite:///{path}"
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    name = user.partition(":")[0]
-    return f"{parts.scheme}://{name}{at}{host}{parts.path}"
+    scheme, _, rest = url.partition("://")
+    # The last @ of all ends user and password, also where a password holds characters that it must not.
+    user, at, place = rest.rpartition("@")
+    place = place.partition("?")[0].partition("#")[0]
+    host, slash, database = place.partition("/")
+    name, colon, port = host.rpartition(":")
+    if colon and not port.isdecimal() and not host.endswith("]"):
+        host = name  # what stands in the place of the port may be a password
+    return f"{scheme}://{user.partition(':')[0]}{at}{host}{slash}{database}"
 
 
 def sqlite_path(url: str) -> Path | None:

@@ -2,7 +2,7 @@
 
 A thread tails the journal of its own process and books in batches; now and then it looks for the journals of
 dead processes and for leases that ran out. While the database is away the journal simply grows, and everything
-is booked when it is back.
+is booked when it is back. The same thread deletes rows that are older than they have to be kept, a few at a time.
 """
 
 import logging
@@ -16,11 +16,17 @@ from pricing.ledger.address import ledger_id
 from pricing.ledger.adoption import adopt, clear_unfinished
 from pricing.ledger.errors import StoreError
 from pricing.ledger.journal import JournalWriter
+from pricing.ledger.refusals import Refusals
 from pricing.ledger.store import Store
 from pricing.ledger.tail import Tail
 
 _log: Final = logging.getLogger("pricing.ledger")
 _BACKOFF_MAX_S: Final = 5.0
+_DAY_S: Final = 86_400
+_DELETED_AT_ONCE: Final = 500
+_LOOK_AGAIN_S: Final = 60.0
+_DAY_IS_OVER_S: Final = 3600
+"""What began on a day has mostly ended an hour after it; what has not makes the day's sums void once more."""
 
 
 def _wall_clock() -> float:
@@ -33,7 +39,8 @@ class Drainer:
 
     With `own`, the journal of this process, it creates or migrates the ledger; without it, it only adopts. Use
     either `drain_once` or, between `start` and `stop`, the thread; never both at once. Periods are seconds: a
-    request is in the ledger `interval_s` after its end at the latest, and `open_after_s` after its beginning.
+    request is in the ledger `interval_s` after its end at the latest, and `open_after_s` after its beginning. Rows
+    are deleted `retention_days` after their beginning, whole hours at a time; 0 keeps them.
     """
 
     def __init__(
@@ -46,6 +53,7 @@ class Drainer:
         lease_s: float = 60,
         adopt_s: float = 10,
         open_after_s: float = 1.0,
+        retention_days: int = 0,
         clock: Callable[[], float] = _wall_clock,
     ) -> None:
         self._directory = directory
@@ -56,10 +64,12 @@ class Drainer:
         self._interval_s = interval_s
         self._lease_s = lease_s
         self._adopt_s = adopt_s
+        self._retention_s = retention_days * _DAY_S
         self._clock = clock
+        self._refusals = Refusals()
         self._store: Store | None = None
         self._renewed_at = clock()
-        self._adopted_at = -float("inf")
+        self._adopted_at = self._tidied_at = -float("inf")
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._problem: str | None = None
@@ -68,6 +78,10 @@ class Drainer:
     def problem(self) -> str | None:
         """Why the ledger does not take records at present; None where it does."""
         return self._problem
+
+    def refused(self, key: str, code: str) -> None:
+        """Counts a request that was refused before it was planned, for the ledger. Never waits, never raises."""
+        self._refusals.count(key, code, at_s=self._clock())
 
     def drain_once(self) -> int:
         """Books everything that is there and adopts what is left behind; says how many rows it wrote.
@@ -94,6 +108,7 @@ class Drainer:
                 return False
         try:
             self._drain_own()
+            self._count_refusals(self._opened())
             complete = self._tail is None or self._tail.finish(self._opened())
         except (StoreError, OSError) as err:
             _log.warning("the journal in %s is not all in the ledger yet: %s", self._directory, err)
@@ -116,6 +131,7 @@ class Drainer:
                 self._drain_own()
                 if self._clock() - self._adopted_at >= self._adopt_s:
                     self._look_after_others()
+                self._tidy()
                 self._recovered()
                 wait_s = self._interval_s
             except (StoreError, OSError) as err:
@@ -147,8 +163,31 @@ class Drainer:
         written += store.unsettle_expired(now=self._clock())
         if self._own is not None:
             self._own.refresh()
+            self._count_refusals(store)
         self._adopted_at = self._clock()
         return written
+
+    def _count_refusals(self, store: Store) -> None:
+        counts = self._refusals.take()
+        if not counts:
+            return
+        try:
+            store.count_refusals(counts)
+        except StoreError:
+            self._refusals.give_back(counts)
+            raise
+
+    def _tidy(self) -> None:
+        """Deletes a few old rows and sums up a day; the rest waits its turn behind what is to be booked."""
+        now = self._clock()
+        if self._own is None or now - self._tidied_at < _LOOK_AGAIN_S:
+            return
+        store = self._opened()
+        has_more = store.sum_up_day(before=now - _DAY_IS_OVER_S)
+        if self._retention_s:
+            has_more |= store.delete_before(now - self._retention_s, limit=_DELETED_AT_ONCE) > 0
+        if not has_more:
+            self._tidied_at = now
 
     def _opened(self) -> Store:
         if self._store is None:
@@ -162,6 +201,10 @@ class Drainer:
         self._problem = reason
         if self._tail is not None:
             self._tail.repeat_open()
+        if self._store is not None:
+            # Opened anew at the next try, which looks at the schema again: the database may be another one then.
+            self._store.close()
+            self._store = None
 
     def _recovered(self) -> None:
         if self._problem is not None:

@@ -12,7 +12,7 @@ import msgspec
 from pricing.ledger.errors import LedgerError
 from pricing.ledger.row import LedgerRow
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Rises with every change that an older reader would lose something by, a new field of the row included."""
 
 

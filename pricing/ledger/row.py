@@ -100,7 +100,10 @@ class LedgerRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     anomaly: str = ""  # comma-separated names, "" where all is well
     adjusted: list[str] = []
     thinking: str = ""
-    prefix: str = ""  # digest of the conversation prefix
+    prefix: str = ""  # the conversation's id: the same for all of its requests
+    cache_loss: str = ""  # why cached tokens were lost, one word of few; "" where none were
+    cache_lost_tokens: int | None = None  # how many would have been read
+    cache_lost_nano: int | None = None  # what that cost; None where no price is known
     raw_usage: dict[str, Any] | None = None  # the upstream's own object, for audit
     error_type: str = ""
     error_code: str = ""

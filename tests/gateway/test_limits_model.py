@@ -116,7 +116,7 @@ class Twins:
         return first
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(limits=st.sampled_from(LIMITS), steps=STEPS)
 def test_a_server_and_the_process_agree_on_every_answer(server: Server, limits: Limits, steps: list[Step]) -> None:
     async def main() -> None:

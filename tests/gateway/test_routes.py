@@ -78,6 +78,10 @@ class NoBooks(Books):
     def settled(self, row: LedgerRow) -> None:
         raise AssertionError("settled")
 
+    @override
+    def refused(self, key: str, code: str) -> None:
+        raise AssertionError("refused")
+
 
 async def chat(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})

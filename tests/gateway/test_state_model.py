@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 from gateway.test_thoughts_model import OWNERS, StoreMachine
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 from typing_extensions import override
@@ -15,8 +15,10 @@ from typing_extensions import override
 from kimi_gateway.core.digest import TurnKeys
 from kimi_gateway.core.thought_record import Owner
 from kimi_gateway.core.thoughts import Bounds, ThoughtStore
-from support.thoughts import ANNE, OTHER, OVERHEAD, keys, sized, store
+from support.thoughts import ANNE, BOB, OTHER, OVERHEAD, keys, sized, store
 from support.valkey import Server, Shared, running
+
+PHASES = [phase for phase in Phase if phase is not Phase.shrink]  # with a server it outlasts the time for a test
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +65,13 @@ def test_any_sequence_of_calls_keeps_the_bounds_of_a_shared_store(server: Server
             max_examples=10,
             stateful_step_count=20,
             deadline=None,
+            phases=PHASES,
             suppress_health_check=[HealthCheck.too_slow],
         ),
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20, deadline=None, phases=PHASES)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["keep", "find"]), st.integers(0, 9), st.integers(OVERHEAD, 6000)), max_size=30
@@ -97,7 +100,7 @@ def test_for_one_caller_a_shared_store_is_a_plain_lru(server: Server, steps: lis
 Step = tuple[str, int, int, int, int]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, phases=PHASES)
 @given(
     steps=st.lists(
         st.tuples(
@@ -134,13 +137,77 @@ def test_a_shared_store_does_what_the_one_in_memory_does(server: Server, steps: 
     other.close()
 
 
-def test_a_flood_of_one_caller_leaves_the_others_their_fair_share_of_a_shared_store(server: Server) -> None:
-    shared = Shared(server, Bounds(30 * 4000, 30 * 4000))
-    for number in range(15):
-        shared.keep(OTHER, keys(number), sized(4000), 0)
-    for number in range(100):
-        shared.keep(ANNE, keys(number), sized(4000), 1)
-    assert shared.key_bytes(OTHER.key) == shared.key_bytes(ANNE.key) == 15 * 4000
-    assert shared.counts.evicted == 85
-    assert shared.counts.evicted_bytes == 85 * 4000
-    shared.close()
+Put = tuple[Owner, object, int, object]
+"""Whose thought, of which turn, how large with its overhead, in which turn's conversation (None: a new one)."""
+
+C = Owner("team-c")
+SCENES: dict[str, tuple[Bounds, list[Put], dict[str, int]]] = {
+    "a flood of one key leaves the others their fair share": (
+        Bounds(120_000, 120_000),
+        [*((OTHER, n, 4000, None) for n in range(15)), *((ANNE, n, 4000, None) for n in range(60))],
+        {"team-a": 60_000, "team-b": 60_000},
+    ),
+    "a flood of end users reaches no further than its key": (
+        Bounds(120_000, 120_000),
+        [
+            *((OTHER, n, 4000, None) for n in range(15)),
+            *((Owner("team-a", b"%d" % n), n, 4000, None) for n in range(60)),
+        ],
+        {"team-a": 60_000, "team-b": 60_000},
+    ),
+    "end users of one key share its room": (
+        Bounds(1 << 30, 60_000),
+        [*((ANNE, n, 4000, None) for n in range(40)), *((BOB, n, 4000, None) for n in range(40))],
+        {"team-a": 60_000},
+    ),
+    "who stays within the share loses nothing of its own": (
+        Bounds(100_000, 1 << 30),
+        [(ANNE, "a", 5000, None), *((OTHER, n, 5000, None) for n in range(19)), (ANNE, "b", 5000, None)],
+        {"team-a": 10_000, "team-b": 90_000},
+    ),
+    "a growing conversation does not go for itself": (
+        Bounds(1 << 30, 10_000),
+        [(ANNE, "a", 8000, None), (ANNE, "b", 6000, "a")],
+        {"team-a": 8000},
+    ),
+    "a growing conversation above the share spares the modest": (
+        Bounds(1 << 30, 60_000),
+        [(ANNE, "a", 35_000, None), (BOB, "b", 20_000, None), (ANNE, "c", 13_000, "a")],
+        {"team-a": 55_000},
+    ),
+    "a growing conversation takes what a smaller one has above the share": (
+        Bounds(100_000, 1 << 30),
+        [
+            (ANNE, "a", 50_000, None),
+            (C, "c", 10_000, None),
+            *((OTHER, n, 4000, None) for n in range(10)),
+            (ANNE, "b", 3000 + OVERHEAD, "a"),
+        ],
+        {"team-a": 53_768, "team-b": 36_000, "team-c": 10_000},
+    ),
+    "a huge one above the share gives way to a modest newcomer": (
+        Bounds(100_000, 100_000),
+        [(OTHER, "huge", 99_000, None), (ANNE, "new", 5000, None)],
+        {"team-a": 5000, "team-b": 0},
+    ),
+    "one that is larger than the room drives nothing out": (
+        Bounds(10_000, 1 << 30),
+        [(OTHER, "a", 4000, None), (ANNE, "a", 4000, None), (ANNE, "b", 10_001, None)],
+        {"team-a": 4000, "team-b": 4000},
+    ),
+}
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+def test_room_is_shared_as_in_memory(server: Server, scene: tuple[Bounds, list[Put], dict[str, int]]) -> None:
+    bounds, puts, held = scene
+    one, other = ThoughtStore(bounds), Shared(server, bounds)
+    for number, (owner, name, size, home) in enumerate(puts):
+        arguments: Any = (owner, keys(name), sized(size), number * 1e-3)
+        conversation = keys(home).chain if home is not None else b""
+        outcomes = [store.keep(*arguments, conversation=conversation) for store in (one, other)]
+        assert outcomes[0] == outcomes[1]
+    assert {key: one.key_bytes(key) for key in held} == {key: other.key_bytes(key) for key in held} == held
+    assert one.counts.evicted == other.counts.evicted
+    assert one.counts.evicted_bytes == other.counts.evicted_bytes
+    other.close()

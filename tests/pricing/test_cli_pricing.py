@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from pricing.cli import app
+from pricing.cli_unbuilt import Announcing
 from pricing.ledger.journal import JournalWriter
 from pricing.ledger.row import AttemptRecord, LedgerRow, LineRecord
 from pricing.ledger.store import Store
@@ -143,7 +146,8 @@ def test_the_table_says_what_it_does_not_know(shell: Shell) -> None:
     table = shell.process("report", "--by", "target").stdout
     assert "\x1b[" not in table
     vllm = next(line for line in table.splitlines() if line.startswith("vllm-a"))
-    assert vllm.split() == ["vllm-a", "1", "7", "–", "–", "–", "1", "–", "–", "1"]
+    assert vllm.split() == ["vllm-a", "1", "7", "–", "1", "–", "1"]
+    assert "reported by no upstream: write 5m, write 1h, reasoning" in table
     assert "≥ 7" in table
     assert "1 unpriced" in table
     assert "1 unsettled" in table
@@ -264,7 +268,7 @@ def full_row() -> LedgerRow:
 
 def test_show_tells_the_whole_request(shell: Shell) -> None:
     shell.book([full_row()])
-    printed = shell.process("show", "kr_full").stdout
+    printed = shell.process("show", "kr_full", variables={"COLUMNS": "200"}).stdout
     for part in (
         "attempt 1: ended, status 503, fault overloaded (busy), may have been billed upstream",
         "attempt 2: ended, status 200, answer chatcmpl-77, upstream request trace-5",
@@ -281,7 +285,62 @@ def test_show_tells_the_whole_request(shell: Shell) -> None:
     meters = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line and line[0] != " "}
     assert meters["cache_read"] == ["80,000", "0.20", "0.016"]
     assert meters["search"] == ["2", "0.005", "a", "call", "0.01"]
-    assert meters["write_1h"] == ["–"]
+    assert meters["write_1h"] == ["–", "–", "–"]
+
+
+@pytest.mark.parametrize("words", [("report", "--by", "day,model,key,target"), ("rates",), ("show", "kr_full")])
+def test_tables_fit_a_page_of_80_columns(shell: Shell, words: tuple[str, ...]) -> None:
+    rows = [full_row(), *(settled_row(f"r{number}", model="kimi-k3.1-pro-highspeed") for number in range(2))]
+    for row in rows:
+        row.prompt_tokens, row.cached_tokens, row.write_5m_tokens = 1_234_567_890, 1_234_567_000, 890
+    shell.book(rows)
+    for columns in ("", "80"):
+        table = shell.run(*words, variables={"COLUMNS": columns}).stdout.splitlines()
+        notes = ("ledger ", "  official", "  second-hand", "  unverified", "    https", "  In force", "  The ")
+        lines = [line for line in table if not line.startswith(notes)]
+        assert len(lines) > 4
+        assert [line for line in lines if len(line) > 80] == []
+        assert [line for line in table if line != line.rstrip()] == []
+
+
+def test_a_report_that_is_too_wide_for_the_page_is_two_tables(shell: Shell) -> None:
+    many = {"prompt_tokens": 12_345_678_901, "cached_tokens": 12_345_678_901, "completion_tokens": 123_456_789}
+    shell.book([settled_row(f"r{number}", key=f"team-{number}", **many) for number in range(2)])
+    wide = shell.run("report", "--by", "day,model,key,target", variables={"COLUMNS": "200"}).stdout
+    narrow = shell.run("report", "--by", "day,model,key,target", variables={"COLUMNS": "80"}).stdout
+    assert [wide.count(head) for head in ("cost USD", "prompt", "total")] == [1, 1, 1]
+    assert [narrow.count(head) for head in ("cost USD", "prompt", "total")] == [1, 1, 2]
+    assert narrow.index("cost USD") < narrow.index("prompt")
+
+
+def test_a_request_is_found_whatever_the_case_of_its_id(shell: Shell) -> None:
+    shell.book([settled_row("kr_01JD9QK6Z3V8X2M4N5P7R9T1W0"), settled_row("MiXed")])
+    for name in (
+        "kr_01jd9qk6z3v8x2m4n5p7r9t1w0",
+        "KR_01JD9QK6Z3V8X2M4N5P7R9T1W0",
+        " kr_01JD9QK6Z3V8X2M4N5P7R9T1W0 ",
+    ):
+        assert shell.json("show", name)["request_id"] == "kr_01JD9QK6Z3V8X2M4N5P7R9T1W0"
+    assert shell.json("show", "MiXed")["request_id"] == "MiXed"
+
+
+def test_both_short_forms_of_help_and_the_version_are_there(shell: Shell) -> None:
+    for words in (("-h",), ("report", "-h"), ("tokenizer", "fetch", "-h")):
+        assert "Usage: kimi-pricing" in shell.run(*words).stdout
+    assert re.fullmatch(r"kimi-pricing \d+\.\d+\.\d+\n", shell.run("--version").stdout)
+
+
+def test_a_command_that_is_announced_says_that_it_is_not_built() -> None:
+    class Program(Announcing):
+        not_built = ("later", "now")
+
+    app = typer.Typer(name="some-program", cls=Program)
+    app.callback()(lambda: None)
+    app.command("now")(lambda: print("built"))
+    later = CliRunner().invoke(app, ["later", "--with", "options"])
+    assert (later.exit_code, later.stderr) == (2, "some-program: the command later is not built yet\n")
+    assert CliRunner().invoke(app, ["now"]).stdout == "built\n"
+    assert "Did you mean 'now'?" in CliRunner().invoke(app, ["nwo"]).stderr
 
 
 def test_show_as_json_and_csv_is_the_row_object(shell: Shell) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -186,6 +187,30 @@ def test_an_outage_costs_nothing(lab: Lab, caplog: pytest.LogCaptureFixture) -> 
     store.close()
     messages = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert sum("does not take records" in message for message in messages) == 1
+
+
+def test_a_ledger_whose_disk_is_full_gets_everything_when_there_is_room(lab: Lab) -> None:
+    writer = lab.writer()
+    drainer = lab.drainer(writer)
+    writer.append_settled(settled_row("first"))
+    drainer.drain_once()
+    for number in range(200):
+        writer.append_settled(settled_row(f"r{number}", message="x" * 1000))
+    size_bytes = max(path.stat().st_size for path in lab.directory.iterdir() if path.is_file())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes + 8192, hard))
+    try:
+        with pytest.raises(LedgerDown):
+            drainer.drain_once()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert drainer.drain_once() == 200
+    assert drainer.stop(timeout_s=5)
+    writer.close()
+    store = Store(lab.url)
+    assert store.report(())[0].requests == 201
+    assert store.inconsistencies() == []
+    store.close()
 
 
 def test_a_failed_batch_is_booked_at_the_next_try(lab: Lab) -> None:

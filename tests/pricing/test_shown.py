@@ -35,6 +35,7 @@ NAMES = (
     "adjusted",
     "thinking",
     "prefix",
+    "cache_loss",
     "wait_ms",
     "ttft_ms",
     "total_ms",
@@ -92,3 +93,14 @@ def test_attempts_are_counted_and_told() -> None:
     assert isinstance(log, list)
     assert [entry["upstream_id"] for entry in log] == [None, "chatcmpl-1"]
     assert log[0]["message"] == "refused"
+
+
+def test_a_lost_cache_is_told_by_reason_tokens_and_exact_money() -> None:
+    values = shown(settled_row("a", cache_loss="effort", cache_lost_tokens=5_760, cache_lost_nano=10_368_000))
+    assert (values["cache_loss"], values["cache_lost_tokens"]) == ("effort", 5_760)
+    assert values["cache_lost_usd"] == "0.010368"
+
+
+def test_where_nothing_was_lost_there_are_no_numbers() -> None:
+    values = shown(settled_row("a"))
+    assert (values["cache_loss"], values["cache_lost_tokens"], values["cache_lost_usd"]) == ("", None, None)

@@ -1,7 +1,8 @@
-"""The ledger in SQL: a row only climbs, schemas are told apart, nothing is created by a reader."""
+"""The ledger in SQL, SQLite and PostgreSQL: a row only climbs, schemas are told apart, no reader creates one."""
 
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,19 +10,33 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine
 
 from pricing.ledger.errors import LedgerDown, LedgerMissing, LedgerTooNew, StoreError
 from pricing.ledger.row import LedgerRow
 from pricing.ledger.store import Store
 from pricing.ledger.store.tables import REVISIONS, metadata
-from pricing.ledger.store.writes import Writes
 from support.ledger_rows import START, ledger_url, open_row, settled_row
+from support.postgres import Postgres, postgres
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    """A PostgreSQL server."""
+    with postgres() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(tmp_path: Path, server: Postgres, request: pytest.FixtureRequest) -> Store:
+    """A new ledger."""
+    url = server.new_database() if request.param == "postgresql" else ledger_url(tmp_path)
+    return Store(url, create=True)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """A new ledger."""
+def sqlite_store(tmp_path: Path) -> Store:
+    """A new ledger in a file."""
     return Store(ledger_url(tmp_path), create=True)
 
 
@@ -167,12 +182,12 @@ def test_urls_that_cannot_work_say_why(url: str, expected: str) -> None:
     assert "pw" not in str(caught.value)
 
 
-def test_a_ledger_deleted_under_a_gateway_is_made_anew(store: Store, tmp_path: Path) -> None:
-    store.upsert([settled_row("a")])
+def test_a_ledger_deleted_under_a_gateway_is_made_anew(sqlite_store: Store, tmp_path: Path) -> None:
+    sqlite_store.upsert([settled_row("a")])
     for path in tmp_path.glob("ledger.db*"):
         path.unlink()
-    store.upsert([settled_row("b")])
-    store.close()
+    sqlite_store.upsert([settled_row("b")])
+    sqlite_store.close()
     again = Store(ledger_url(tmp_path))
     assert again.get("b") is not None
     again.close()
@@ -200,7 +215,7 @@ def test_many_may_create_it_at_once(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_busy_database_is_down_and_not_broken(store: Store, tmp_path: Path) -> None:
+def test_a_busy_database_is_down_and_not_broken(sqlite_store: Store, tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     impatient = Store(ledger_url(tmp_path), busy_timeout_ms=50)
@@ -210,11 +225,11 @@ def test_a_busy_database_is_down_and_not_broken(store: Store, tmp_path: Path) ->
     other.close()
     impatient.upsert([settled_row("a")])
     impatient.close()
-    store.close()
+    sqlite_store.close()
 
 
-def test_the_migrations_make_the_tables_the_code_uses(store: Store, tmp_path: Path) -> None:
-    store.close()
+def test_the_migrations_make_the_tables_the_code_uses(sqlite_store: Store, tmp_path: Path) -> None:
+    sqlite_store.close()
     engine = create_engine(ledger_url(tmp_path))
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": "kimi_ledger_version"})
@@ -227,12 +242,6 @@ def test_the_code_knows_every_migration() -> None:
     config.set_main_option("script_location", "pricing.ledger:migrations")
     scripts = ScriptDirectory.from_config(config)
     assert tuple(script.revision for script in scripts.walk_revisions())[::-1] == REVISIONS
-
-
-def test_the_upsert_is_one_that_postgresql_knows() -> None:
-    sql = Writes(make_url("postgresql://db/books").get_dialect()()).row_sql
-    assert "ON CONFLICT (request_id) DO UPDATE" in sql
-    assert "excluded.rank > kimi_requests.rank" in sql
 
 
 def test_the_start_is_kept_to_the_digit(store: Store) -> None:

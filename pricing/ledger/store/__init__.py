@@ -5,26 +5,42 @@ see the records of one request in different orders end with the same row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 
 from pricing.ledger.records import decode_row
 from pricing.ledger.row import LedgerRow
 from pricing.ledger.store.engine import Database
-from pricing.ledger.store.report import ReportRow, read_report
+from pricing.ledger.store.report import Period, ReportRow, read_report
+from pricing.ledger.store.repricings import RepricingTable
+from pricing.ledger.store.retention import delete_before, has_before, kept_since_hour
+from pricing.ledger.store.sums import Inconsistency, inconsistencies, next_day, sum_up_day
 from pricing.ledger.store.tables import (
     RANK_OPEN,
     RANK_SETTLED,
     RANK_UNSETTLED,
     journal_offsets,
+    refusals,
     requests,
 )
 from pricing.ledger.store.writes import Writes
 
-__all__ = ["ReportRow", "Store"]
+__all__ = ["Inconsistency", "RefusedCount", "ReportRow", "Store"]
 
 _IDS_PER_QUERY: Final = 500
+_HOUR_S: Final = 3600
+_DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCount:
+    """How many requests of a key ("" where none was known) were refused with a code before they were planned."""
+
+    key: str
+    code: str
+    requests: int
 
 
 class Store:
@@ -112,13 +128,89 @@ class Store:
         since: float | None = None,
         until: float | None = None,
         where: Mapping[str, str] | None = None,
+        from_rows: bool = False,
+        repriced: bool = False,
     ) -> list[ReportRow]:
         """Sums over the requests that began in [since, until), Unix seconds, grouped by the names in `by`.
 
-        Raises `ValueError` for a name that no report can be grouped by.
+        Where rows were deleted (`kept_since`), whole hours by fixed dimensions are still complete. `repriced`
+        takes what `repricings` has in place of what was booked. Raises `ValueError` for a name that no report can
+        be grouped by.
         """
         with self._database.reading() as connection:
-            return read_report(connection, by, since=since, until=until, where=where or {})
+            return read_report(
+                connection, by, Period(since, until), where or {}, from_rows=from_rows, repriced=repriced
+            )
+
+    @property
+    def repricings(self) -> RepricingTable:
+        """What requests would cost at other cards than those they were booked at."""
+        return RepricingTable(self._database)
+
+    def kept_since(self) -> float | None:
+        """Unix seconds before which retention may have deleted rows; None where it never did.
+
+        Reports by tags, and of parts of an hour, lack what is before it.
+        """
+        with self._database.reading() as connection:
+            hour = kept_since_hour(connection)
+        return None if hour is None else float(hour * _HOUR_S)
+
+    def delete_before(self, before: float, *, limit: int = 500) -> int:
+        """Deletes at most `limit` rows that began before the hour of `before` (Unix seconds); says how many.
+
+        Rows under way stay, and so do the hourly sums. Call it until it deletes fewer than `limit`.
+        """
+        hour = int(before // _HOUR_S)
+        with self._database.reading() as connection:
+            if not has_before(connection, hour):
+                return 0
+        with self._database.writing() as connection:
+            return delete_before(connection, self._database.dialect, hour, limit)
+
+    def sum_up_day(self, *, before: float) -> bool:
+        """Sums up one day that was over by `before` (Unix seconds), for quick reports; false where none is left.
+
+        Reports are right without it: what is not summed up by day is read by the hour.
+        """
+        end_day = int(before // _DAY_S)
+        with self._database.reading() as connection:
+            if next_day(connection, end_day) is None:
+                return False
+        with self._database.writing() as connection:
+            day = next_day(connection, end_day)
+            if day is not None:
+                sum_up_day(connection, day)
+            return day is not None
+
+    def inconsistencies(self, *, since: float | None = None, until: float | None = None) -> list[Inconsistency]:
+        """Where the kept sums are not what they should be, at most twenty groups; empty where all is well.
+
+        Hourly sums are compared with the rows in the hours that lie whole in [since, until), Unix seconds, and
+        whose rows are still there (all of them are read); daily sums with the hourly ones, everywhere.
+        """
+        with self._database.reading() as connection:
+            kept = kept_since_hour(connection)
+            first = max(0 if since is None else -int(-since // _HOUR_S), kept or 0)
+            end = None if until is None else int(until // _HOUR_S)
+            return inconsistencies(connection, first_hour=first, end_hour=end)
+
+    def count_refusals(self, counts: Mapping[tuple[int, str, str], int]) -> None:
+        """Adds to the refused requests by Unix hour, key and code. Repeating it counts twice."""
+        with self._database.writing() as connection:
+            self._writes.count_refusals(connection, counts)
+
+    def refused(self, *, since: float | None = None, until: float | None = None) -> list[RefusedCount]:
+        """The requests refused before they were planned, by key and code, in the hours of [since, until)."""
+        total = func.sum(refusals.c.requests)
+        query = select(refusals.c.key, refusals.c.code, total).group_by(refusals.c.key, refusals.c.code)
+        if since is not None:
+            query = query.where(refusals.c.hour >= int(since // _HOUR_S))
+        if until is not None:
+            query = query.where(refusals.c.hour < until / _HOUR_S)
+        with self._database.reading() as connection:
+            found = connection.execute(query.order_by(refusals.c.key, refusals.c.code)).all()
+        return [RefusedCount(key, code, int(count)) for key, code, count in found]
 
     def close(self) -> None:
         """Closes every connection."""

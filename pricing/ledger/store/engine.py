@@ -1,57 +1,63 @@
-"""The connection to the ledger's database: opened with care, its failures in our words.
+"""The connection to the ledger's database: opened with care, its failures in our words."""
 
-Every transaction on SQLite begins aloud (`BEGIN`, or `BEGIN IMMEDIATE` for writing), because the driver's own
-habits would leave schema changes outside of it and let two writers deadlock.
-"""
-
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from pricing.ledger.address import redacted, sqlite_path
 from pricing.ledger.errors import LedgerDown, LedgerMissing, LedgerOutdated, LedgerTooNew, StoreError
 from pricing.ledger.migrations.upgrade import upgrade
+from pricing.ledger.store.dialect import WRITES, for_reading, open_engine
 from pricing.ledger.store.tables import REVISIONS, VERSION_TABLE
 
-_WRITES: Final = "kimi_writes"
+_log: Final = logging.getLogger("pricing.ledger")
+_MIGRATION_WAIT_MS: Final = 600_000
+"""How long one waits for another's migration: adding up a year of rows takes minutes."""
 
 
 class Database:
     """One ledger's database. Safe to use from several threads; `close` when done.
 
-    With `create` the database and its schema are made or migrated, without it they must be there. With
-    `durable` a commit survives a power loss, not only the death of a process.
+    With `create` the database and its schema are made or migrated, without it they must be there. Of several that
+    start at once one migrates and the others wait. With `durable` a commit survives a power loss, not only the
+    death of a process. `busy_timeout_ms` is how long a write waits for its turn.
     """
 
     def __init__(self, url: str, *, create: bool, durable: bool, busy_timeout_ms: int) -> None:
         self.name = redacted(url)
         self._create = create
         self._path = sqlite_path(url)
-        self._engine = _engine(url, self._path, durable=durable, busy_timeout_ms=busy_timeout_ms)
+        self._engine = open_engine(url, self._path, durable=durable, busy_timeout_ms=busy_timeout_ms)
+        self._reading = for_reading(self._engine)
+        self._writing = self._engine.execution_options(**{WRITES: busy_timeout_ms})
         self.dialect = self._engine.dialect
         self._inode: int | None = None
-        self._prepare()
+        try:
+            self._prepare()
+        except BaseException:
+            self._engine.dispose()
+            raise
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection in a transaction of its own. Raises `StoreError`."""
-        with self._translated(), self._engine.begin() as connection:
+        """A connection in a transaction that sees one moment of the database. Raises `StoreError`."""
+        with self._translated(), self._reading.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A connection in a transaction that commits at the end. Raises `StoreError`."""
+        """A connection in a transaction that commits at the end, the only one that writes. Raises `StoreError`."""
         if self._path is not None and _inode(self._path) != self._inode:
             # The file was deleted or replaced under us: writing on would fill a file nobody can see.
             self._engine.dispose()
             self._prepare()
-        with self._translated(), self._engine.execution_options(**{_WRITES: True}).begin() as connection:
+        with self._translated(), self._writing.begin() as connection:
             yield connection
 
     def close(self) -> None:
@@ -61,13 +67,25 @@ class Database:
     def _prepare(self) -> None:
         if self._path is not None:
             self._prepare_file(self._path)
-        options = {_WRITES: self._create}
-        with self._translated(), self._engine.execution_options(**options).begin() as connection:
+        with self.reading() as connection:
             revision = _revision(connection)
+        self._admit(revision)
+        if revision != REVISIONS[-1]:
+            self._migrate()
+        self._inode = None if self._path is None else _inode(self._path)
+
+    def _migrate(self) -> None:
+        engine = self._engine.execution_options(**{WRITES: _MIGRATION_WAIT_MS})
+        with self._translated(), engine.begin() as connection:
+            revision = _revision(connection)  # another may have migrated while we waited for our turn
             self._admit(revision)
             if revision != REVISIONS[-1]:
+                if revision is not None:
+                    _log.warning(
+                        "migrating the ledger %s from schema %s to %s", self.name, revision, REVISIONS[-1]
+                    )
                 upgrade(connection)
-        self._inode = None if self._path is None else _inode(self._path)
+        self._engine.dispose()  # the connection that waited long must not be used again for waiting briefly
 
     def _prepare_file(self, path: Path) -> None:
         if self._create:
@@ -98,56 +116,17 @@ class Database:
         try:
             yield
         except (OperationalError, InterfaceError) as err:
-            raise LedgerDown(f"the ledger {self.name} does not answer: {err.orig}") from err
+            raise LedgerDown(f"the ledger {self.name} does not answer: {_said(err)}") from err
+        except PoolTimeout as err:
+            raise LedgerDown(f"the ledger {self.name} does not answer: all connections are in use") from err
         except DBAPIError as err:
-            raise StoreError(f"the ledger {self.name} refused: {err.orig}") from err
+            raise StoreError(f"the ledger {self.name} refused: {_said(err)}") from err
 
 
-def _engine(url: str, path: Path | None, *, durable: bool, busy_timeout_ms: int) -> Engine:
-    address = _address(url, path)
-    try:
-        if path is None:
-            return create_engine(address, pool_pre_ping=True)
-        engine = create_engine(address)
-    except ModuleNotFoundError as err:
-        raise StoreError(
-            f"the ledger {redacted(url)} needs the Python package {err.name}, which is not installed"
-        ) from err
-    except NoSuchModuleError as err:
-        raise StoreError(
-            f"the ledger {redacted(url)} is of an unknown kind; sqlite:///FILE and postgresql+psycopg://… work"
-        ) from err
-
-    @event.listens_for(engine, "connect")
-    def _configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
-        connection.isolation_level = None
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
-        cursor.execute("PRAGMA journal_mode = WAL")
-        cursor.execute("PRAGMA foreign_keys = ON")
-        cursor.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get(_WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-def _address(url: str, path: Path | None) -> URL:
-    if path is not None:
-        return URL.create("sqlite", database=str(path))
-    try:
-        address = make_url(url)
-    except ArgumentError as err:
-        raise StoreError(
-            "the ledger's URL cannot be read; expected sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE"
-        ) from err
-    if address.get_backend_name() == "sqlite":
-        raise StoreError("a ledger in memory would vanish with its process; name a file: sqlite:///FILE")
-    return address
+def _said(err: DBAPIError) -> str:
+    """What the database said, in one line: further lines can cite a row."""
+    lines = str(err.orig).splitlines()
+    return lines[0] if lines else type(err.orig).__name__
 
 
 def _revision(connection: Connection) -> str | None:

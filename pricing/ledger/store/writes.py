@@ -10,43 +10,58 @@ from itertools import chain
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Dialect, Insert, and_, literal_column, or_
-from sqlalchemy.dialects import postgresql, sqlite
 
 from pricing.ledger.records import encode
 from pricing.ledger.row import LedgerRow
+from pricing.ledger.store.dialect import UpsertInsert, upsert_into
 from pricing.ledger.store.tables import (
     RANK_OPEN,
     RANK_SETTLED,
     RANK_UNSETTLED,
     journal_offsets,
+    refusals,
     request_tags,
     requests,
 )
 
 _RANKS: Final = {"open": RANK_OPEN, "unsettled": RANK_UNSETTLED}
-_INT64_MAX: Final = 2**63 - 1
+_TOKENS_MAX: Final = 10**12
+_NANO_MAX: Final = 10**16
+"""Ten million dollars. What one request cannot have used is taken as unknown: hourly sums must fit into 64 bits,
+and one absurd report must not hold up the rest."""
 _MANY: Final = 64
 _COLUMNS: Final = tuple(column.name for column in requests.columns)
-
-_Insert = sqlite.Insert | postgresql.Insert
 
 
 class Writes:
     """The statements for one kind of database."""
 
     def __init__(self, dialect: Dialect) -> None:
-        insert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
-        self.row_sql = str(_row_upsert(insert(requests)).compile(dialect=dialect))
+        name = dialect.name
+        self.row_sql = str(_row_upsert(upsert_into(requests, name)).compile(dialect=dialect))
         self._many_sql = _for_many(self.row_sql) if dialect.name == "sqlite" else None
         self._positional = dialect.positional
-        self._tags: Insert = insert(request_tags).on_conflict_do_nothing()
-        self._offsets: Insert = _offset_upsert(insert(journal_offsets))
+        self._tags: Insert = upsert_into(request_tags, name).on_conflict_do_nothing()
+        self._offsets: Insert = _offset_upsert(upsert_into(journal_offsets, name))
+        self._refusals: Insert = _refusal_upsert(upsert_into(refusals, name))
 
     def book(self, connection: Connection, rows: Sequence[LedgerRow]) -> None:
         """Upserts rows and their tags. Of two rows of one request the later in the sequence counts last."""
         if not rows:
             return
         self._book_rows(connection, [_values(row) for row in rows])
+        self._book_tags(connection, rows)
+
+    def count_refusals(self, connection: Connection, counts: Mapping[tuple[int, str, str], int]) -> None:
+        """Adds to the refused requests by hour, key and code."""
+        if counts:
+            values = [
+                {"hour": hour, "key": _text(key), "code": _text(code), "requests": count}
+                for (hour, key, code), count in sorted(counts.items())
+            ]
+            connection.execute(self._refusals, values)
+
+    def _book_tags(self, connection: Connection, rows: Sequence[LedgerRow]) -> None:
         tags = [
             {"request_id": row.request_id, "tag": _text(tag), "value": _text(value)}
             for row in rows
@@ -96,18 +111,19 @@ def _values(row: LedgerRow) -> tuple[object, ...]:
         _RANKS.get(row.status, RANK_SETTLED),
         row.owner,
         row.lease_until,
-        _count(row.prompt_tokens),
-        _count(row.cached_tokens),
-        _count(row.write_5m_tokens),
-        _count(row.write_1h_tokens),
-        _count(row.completion_tokens),
-        _count(row.reasoning_tokens),
-        _count(row.cost_nano),
+        _within(row.prompt_tokens, _TOKENS_MAX),
+        _within(row.cached_tokens, _TOKENS_MAX),
+        _within(row.write_5m_tokens, _TOKENS_MAX),
+        _within(row.write_1h_tokens, _TOKENS_MAX),
+        _within(row.completion_tokens, _TOKENS_MAX),
+        _within(row.reasoning_tokens, _TOKENS_MAX),
+        _within(row.cost_nano, _NANO_MAX),
         row.cost_source,
         row.estimated,
         row.assumed,
         row.prefix,
         encode(row).decode(),
+        row.cache_loss,
     )
 
 
@@ -116,12 +132,12 @@ def _text(value: str) -> str:
     return value.replace("\0", "\ufffd")
 
 
-def _count(value: int | None) -> int | None:
-    """The count, or None (unknown) where it is beyond 64 bits: one absurd report must not hold up the rest."""
-    return value if value is None or abs(value) <= _INT64_MAX else None
+def _within(value: int | None, limit: int) -> int | None:
+    """The value, or None (unknown) where it is beyond the limit."""
+    return value if value is None or abs(value) <= limit else None
 
 
-def _row_upsert(insert: _Insert) -> Insert:
+def _row_upsert(insert: UpsertInsert) -> Insert:
     new, old = insert.excluded, requests.c
     is_open: ColumnElement[int] = literal_column(str(RANK_OPEN))
     is_unsettled: ColumnElement[int] = literal_column(str(RANK_UNSETTLED))
@@ -140,7 +156,14 @@ def _row_upsert(insert: _Insert) -> Insert:
     )
 
 
-def _offset_upsert(insert: _Insert) -> Insert:
+def _offset_upsert(insert: UpsertInsert) -> Insert:
     return insert.on_conflict_do_update(
         index_elements=[journal_offsets.c.file], set_={"drained_bytes": insert.excluded.drained_bytes}
+    )
+
+
+def _refusal_upsert(insert: UpsertInsert) -> Insert:
+    return insert.on_conflict_do_update(
+        index_elements=[refusals.c.hour, refusals.c.key, refusals.c.code],
+        set_={"requests": refusals.c.requests + insert.excluded.requests},
     )
