@@ -25,11 +25,11 @@ OPEN_CALLER = Caller(OPEN_POLICY.name, OPEN_POLICY)
 
 
 def identify(headers: Headers, keys: KeyRing) -> Caller:
-    """The caller of a request with these headers (names in lower case); an empty ring means open mode.
+    """The caller of a request with these headers (names in lower case), by the keys that there are.
 
     Raises `Unauthenticated` (401) for no or a wrong key, `Forbidden` (403) for what open mode does not serve.
     """
-    if not len(keys):
+    if keys.is_open:
         refused = openmode.refusal(headers)
         if refused is not None:
             raise refused

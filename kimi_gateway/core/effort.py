@@ -82,6 +82,15 @@ def resolve(wish: EffortWish, policy: EffortPolicy) -> Effort:
     return _under_ceiling(value, policy, adjusted, present[0][0] if present else "reasoning_effort")
 
 
+def as_stated(wish: EffortWish) -> Effort:
+    """What the request says, where it passes as it came: nothing is refused, mapped or lowered. A word that no
+    upstream is known to take counts as none, because nobody knows what it will do."""
+    said = (wish.thinking_effort, wish.reasoning_effort, wish.nested_effort)
+    if wish.thinking_type == "disabled" or "none" in said:
+        return Effort(off=True)
+    return Effort(next((word for word in said if word in _WORDS), None))
+
+
 def is_small(limit: int, effort: str) -> bool:
     """The output limit likely ends inside the thought, which shares it with the answer. `effort` is as sent:
     `unset` runs as max, `none` does not think.

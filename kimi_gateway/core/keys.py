@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from kimi_gateway.core.limits import Limits
 from kimi_gateway.core.secret import Secret
 
 OPEN_NAME: Final = "open"
@@ -19,6 +20,9 @@ OPEN_NAME: Final = "open"
 BOTH_TIERS: Final = ("standard", "highspeed")
 _DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}\Z")
 _SENDABLE: Final = re.compile(r"[\x21-\x7e]+\Z")
+
+
+_NO_LIMITS: Final = Limits()
 
 
 class KeyFormatError(ValueError):
@@ -41,6 +45,7 @@ class KeyPolicy:
     pin: bool = False
     explain: bool = False
     thinking_repair: bool = True
+    limits: Limits = _NO_LIMITS
 
 
 OPEN_POLICY: Final = KeyPolicy(name=OPEN_NAME, pin=True)
@@ -52,11 +57,13 @@ _NO_DIGEST: Final = b"\0" * 32
 class KeyRing:
     """Finds a key's policy by the secret a client presents. Immutable; a reload makes a new one."""
 
-    __slots__ = ("_by_digest",)
+    __slots__ = ("_by_digest", "_closed")
 
-    def __init__(self, keys: Iterable[tuple[bytes, KeyPolicy]]) -> None:
-        """`keys` are pairs of a SHA-256 digest (32 bytes) and its policy. Raises `KeyFormatError` for a digest
-        that occurs twice: one secret cannot be two callers."""
+    def __init__(self, keys: Iterable[tuple[bytes, KeyPolicy]], *, closed: bool = False) -> None:
+        """`keys` are pairs of a SHA-256 digest (32 bytes) and its policy; `closed`: without any, nobody may call.
+
+        Raises `KeyFormatError` for a digest of two keys: one secret cannot be two callers.
+        """
         by_digest: dict[bytes, tuple[bytes, KeyPolicy]] = {}
         for digest, policy in keys:
             _, other = by_digest.setdefault(digest, (digest, policy))
@@ -65,9 +72,29 @@ class KeyRing:
                     f"keys {other.name} and {policy.name} have the same secret; give each its own"
                 )
         self._by_digest = by_digest
+        self._closed = closed
 
     def __len__(self) -> int:
         return len(self._by_digest)
+
+    @property
+    def is_open(self) -> bool:
+        """No keys are used: open mode. A ring whose keys were all revoked is empty, and not open."""
+        return not self._by_digest and not self._closed
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the keys in it."""
+        return frozenset(policy.name for _, policy in self._by_digest.values())
+
+    def with_more(self, keys: Iterable[tuple[bytes, KeyPolicy]], *, closed: bool) -> "KeyRing":
+        """This ring and these keys, without those whose name or secret is in it already."""
+        names = self.names
+        more: dict[bytes, KeyPolicy] = {}
+        for digest, policy in keys:
+            if policy.name not in names and digest not in self._by_digest:
+                more.setdefault(digest, policy)
+        return KeyRing([*self._by_digest.values(), *more.items()], closed=closed or self._closed)
 
     def find(self, presented: str) -> KeyPolicy | None:
         """The policy of a presented key, None where it is unknown."""

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from backends.family import family_of
 from backends.json import JsonError, as_str, decode, encode
 from backends.messages import MessageHead, is_null, is_true
 from kimi_gateway.core.digest import History, TurnKeys
@@ -22,10 +23,7 @@ from kimi_gateway.core.thoughts import Found
 
 Raw = msgspec.Raw
 
-# The placeholder by model family, for a tool-call turn without a thought. K2.x answers 400 where the thought is
-# absent or empty, a space is the least it takes (kimi-api-facts.md 2.2); K3 checks nothing, and "" says what is.
-_PLACEHOLDERS: Final = (("kimi-k2", b'" "'),)
-_PLACEHOLDER: Final = b'""'
+_EMPTY: Final = b'""'
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 
@@ -182,8 +180,19 @@ def repair(
 
 def placeholder_for(model: str) -> bytes:
     """The JSON text that stands for a lost thought of a tool-call turn, by the model's name at the target."""
-    name = model.rpartition("/")[2].lower()
-    return next((text for prefix, text in _PLACEHOLDERS if name.startswith(prefix)), _PLACEHOLDER)
+    return family_of(model).placeholder
+
+
+def with_empty_thoughts(plan: RepairPlan, heads: Sequence[MessageHead], placeholder: bytes) -> RepairPlan:
+    """The plan for a family that refuses "" as the thought of a tool-call turn, which its placeholder shows: such
+    turns get the placeholder and count as missing. For any other family the plan comes back."""
+    if placeholder == _EMPTY:
+        return plan
+    empty = [index for index, head in enumerate(heads) if head.role == "assistant" and _has_empty_thought(head)]
+    repaired = {item.index for item in plan.repairs if item.text}
+    empty = [index for index in empty if has_calls(heads[index]) and index not in repaired]
+    bare = tuple(sorted({*plan.bare, *empty}))
+    return replace(plan, bare=bare, missing=plan.missing + len(empty))
 
 
 def spliced(
@@ -233,6 +242,13 @@ def has_thought(head: MessageHead) -> bool:
 def has_calls(head: MessageHead) -> bool:
     """The message calls tools."""
     return _stated(head.tool_calls) and not _is_empty(head.tool_calls)
+
+
+def _has_empty_thought(head: MessageHead) -> bool:
+    """The client sent "" as the thought of the turn, and nothing beside it."""
+    stated = [raw for raw in (head.reasoning_content, head.reasoning) if isinstance(raw, Raw) and not is_null(raw)]
+    is_empty = all(len(raw) == len(_EMPTY) and bytes(raw) == _EMPTY for raw in stated)
+    return bool(stated) and is_empty and not _has_details(head.reasoning_details)
 
 
 def _has_details(raw: Raw | msgspec.UnsetType) -> bool:

@@ -39,6 +39,52 @@ class Ceiling:
         return rest // (self.output * answers) if self.output else DEFAULT_OUTPUT
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What to reserve for a request, and the output limit to send: None where it is the one asked for already.
+
+    `tokens` is the most that the request can use, which is what a limit on tokens is charged with.
+    """
+
+    nano: int
+    tokens: int
+    lowered_to: int | None = None
+
+
+def offer(
+    prices: Ceiling, *, prompt_tokens: int, limit: int | None, window: int, answers: int = 1, left_nano: int | None
+) -> Offer:
+    """What a request has to reserve. `limit` is the one that it, its key or its route names, None where none does.
+
+    Without one the default applies, as far as the window has room for it; where that does not fit into `left_nano`
+    (None: no budget), the largest limit that does is offered, down to 16,000. It need not fit even so: whether it
+    does is the limiter's to say.
+    """
+    wanted = DEFAULT_OUTPUT if limit is None else limit
+    wanted = max(1, min(wanted, window - min(prompt_tokens, window)))
+    lowered = None
+    if limit is None and left_nano is not None:
+        fits = prices.output_that_fits(left_nano, prompt_tokens, answers)
+        if fits < wanted:
+            lowered = max(min(fits, wanted), min(LEAST_OUTPUT, wanted))
+            wanted = lowered
+    tokens = wanted * answers
+    return Offer(prices.cost(prompt_tokens, tokens), prompt_tokens + tokens, lowered)
+
+
+def byte_bound(text_bytes: int, window: int) -> int:
+    """The cheapest bound on a prompt's tokens: no token has less than a byte, and no prompt more than the window.
+
+    `text_bytes` is the body without what stands in it as base64; images are bounded apart from it.
+    """
+    return min(text_bytes, window)
+
+
+def grown_bound(last_tokens: int, added_bytes: int, window: int) -> int:
+    """A closer bound: what the last turn of the conversation was reported to have, and the bytes that came since."""
+    return min(last_tokens + added_bytes, window)
+
+
 def ceiling(prices: Sequence[Price], *, one_hour: bool) -> Ceiling:
     """The ceiling of these prices, of which each has an input and an output rate.
 

@@ -60,6 +60,7 @@ class Thinking:
         self._tools = ToolsMemo()
         self._metrics = metrics
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digests")
+        self._problem = ""
 
     async def recall(
         self, view: RequestView, key: str, *, repairs: bool, details: bool, conversation: str | None
@@ -100,10 +101,11 @@ class Thinking:
         if not keys and not places:
             return Remembered([]), ""
         try:
-            return await self._store.recall(owner, keys, places), ""
+            remembered = await self._store.recall(owner, keys, places)
         except StateUnavailable as err:
-            _log.warning("a conversation cannot be looked up: %s", err)
-            return Remembered([None] * len(keys)), UNAVAILABLE
+            return Remembered([None] * len(keys)), self._out(err)
+        self._back()
+        return remembered, ""
 
     async def keep(
         self, recall: Recall, messages: Sequence[JsonObject], observed: Observed, *, partial: bool = False
@@ -128,9 +130,21 @@ class Thinking:
                 recall.owner, kept, conversation=conversation, places=observed.places, note=note
             )
         except StateUnavailable as err:
-            _log.warning("a conversation cannot be kept: %s", err)
-            return UNAVAILABLE
+            return self._out(err)
+        self._back()
         return ""
+
+    def _out(self, err: StateUnavailable) -> str:
+        """The anomaly for the row. An outage is said once, not for each request that meets it."""
+        if str(err) != self._problem:
+            self._problem = str(err)
+            _log.warning("conversations are neither looked up nor kept: %s", err)
+        return UNAVAILABLE
+
+    def _back(self) -> None:
+        if self._problem:
+            self._problem = ""
+            _log.warning("the state answers again: conversations are looked up and kept")
 
     async def forget_key(self, key: str) -> int:
         """Deletes what is kept under a key's name; gives back how many thoughts. Raises `StateUnavailable`."""

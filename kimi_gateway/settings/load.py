@@ -16,6 +16,7 @@ from kimi_gateway.settings.mistakes import Mistakes, SettingsError, read_table, 
 from kimi_gateway.settings.model import Admin, Route, Settings, Target, all_routes
 from kimi_gateway.settings.resolve import (
     SecretReader,
+    check_state_url,
     resolve_admin,
     resolve_key,
     resolve_route,
@@ -151,6 +152,8 @@ def _settings(
     if sections["pricing"] is not None:
         _check_cards(sections["pricing"].cards_dir, mistakes)
     resolved_admin = Admin() if admin is None else resolve_admin(admin, secrets, mistakes)
+    if sections["state"] is not None:
+        check_state_url(sections["state"].url, mistakes)
     thoughts_secret = resolve_seal(sections["thinking"], sections["state"], secrets, mistakes)
     if mistakes.lines:
         return None

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from kimi_gateway.core.keys import KeyPolicy, KeyRing
 from kimi_gateway.core.openmode import is_loopback
 from kimi_gateway.core.secret import Secret
+from kimi_gateway.core.state_url import state_url
 from kimi_gateway.settings.tables import (
     Alerts,
     ContractMode,
@@ -131,6 +132,8 @@ class Settings:
                 yield target.api_key.reveal()
         if self.admin.key is not None:
             yield self.admin.key.reveal()
+        if password := state_url(self.state.url).secret:
+            yield password
         if self.thoughts_secret is not None:
             yield self.thoughts_secret.reveal()
         for secret in self.client_secrets:

@@ -20,12 +20,20 @@ def carry_over(old: Settings, new: Settings) -> tuple[Settings, tuple[str, ...]]
     waiting = [f"server.{name}" for name, value in kept.items() if getattr(new.server, name) != value]
     if new.ledger != old.ledger:
         waiting.append("ledger")
+    thinking = replace(old.thinking, repair=new.thinking.repair)
+    if new.state != old.state or new.thoughts_secret != old.thoughts_secret:
+        waiting.append("state")
+    if new.thinking != thinking:
+        waiting.append("thinking")
     if new.admin.listen != old.admin.listen:
         waiting.append("admin.listen")
     merged = replace(
         new,
         server=replace(new.server, **kept),
         ledger=old.ledger,
+        state=old.state,
+        thinking=thinking,
+        thoughts_secret=old.thoughts_secret,
         admin=replace(new.admin, listen=old.admin.listen),
     )
     if merged.open_mode and not is_loopback(merged.server.host):

@@ -20,6 +20,7 @@ from kimi_gateway.core.keys import (
     secret_from_text,
 )
 from kimi_gateway.core.secret import Secret
+from kimi_gateway.core.state_url import StateUrlError, state_url
 from kimi_gateway.settings.mistakes import Mistakes, suggestion
 from kimi_gateway.settings.model import DEFAULT_ALIASES, Admin, Route, Target
 from kimi_gateway.settings.tables import AdminTable, KeyTable, RouteTable, State, TargetTable, Thinking
@@ -82,6 +83,14 @@ def resolve_admin(table: AdminTable, secrets: SecretReader, mistakes: Mistakes) 
             listen = (match["host"].strip("[]"), int(match["port"]))
     key = secrets.variable("admin.key_env", table.key_env, required=False) if table.key_env else None
     return Admin(listen=listen, key=key)
+
+
+def check_state_url(url: str, mistakes: Mistakes) -> None:
+    """The address of the state is one of the kinds that there are."""
+    try:
+        state_url(url)
+    except StateUrlError as err:
+        mistakes.add("state.url", str(err))
 
 
 _SEAL_CHARACTERS: Final = 16

@@ -11,8 +11,8 @@ import pytest
 from kimi_gateway.adapters.state.link import Link, Script, StateUnsuited
 from kimi_gateway.adapters.state.opening import open_state
 from kimi_gateway.adapters.state.seal import WeakSecret
-from kimi_gateway.adapters.state.url import StateUrlError, state_url
 from kimi_gateway.core.secret import Secret
+from kimi_gateway.core.state_url import StateUrlError, state_url
 from kimi_gateway.core.thoughts import Bounds
 from kimi_gateway.ports import StateUnavailable
 from support.valkey import Server, link_to, running

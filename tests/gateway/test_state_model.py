@@ -114,8 +114,8 @@ Step = tuple[str, int, int, int, int]
     )
 )
 def test_a_shared_store_does_what_the_one_in_memory_does(server: Server, steps: list[Step]) -> None:
-    """Step by step: outcomes, what is found by what, and who holds how much. Sizes that no two callers share keep
-    both from having a choice among equals, which they make differently."""
+    """Step by step: outcomes, what is found by what, and who holds how much. One turn is looked up at a time, and
+    sizes differ: among what was used at the same moment and among equals each chooses in its own way."""
     bounds = Bounds(40_000, 25_000, 50.0)
     one, other = store(bounds.max_bytes, bounds.max_bytes_per_key, bounds.retention_s), Shared(server, bounds)
     now_s = 0.0
@@ -127,11 +127,10 @@ def test_a_shared_store_does_what_the_one_in_memory_does(server: Server, steps: 
             text = sized(size + 16 * number + who)
             arguments: Any = (owner, turn, text, now_s)
             assert one.keep(*arguments, conversation=home) == other.keep(*arguments, conversation=home)
-        wanted = [turn, keys("no such chain", anchor % 4), TurnKeys(keys((who, anchor)).chain, None)]
-        hits = [
-            [hit and (hit.thought, hit.by) for hit in each.find(owner, wanted, now_s)] for each in (one, other)
-        ]
-        assert hits[0] == hits[1]
+        for wanted in (turn, keys("no such chain", anchor % 4), TurnKeys(keys((who, anchor)).chain, None)):
+            now_s += 1e-3
+            hits = [each.find(owner, [wanted], now_s)[0] for each in (one, other)]
+            assert len({hit and (hit.thought.text, hit.by) for hit in hits}) == 1
         assert [one.owner_bytes(each) for each in OWNERS] == [other.owner_bytes(each) for each in OWNERS]
         assert (one.size_bytes, one.thoughts) == (other.size_bytes, other.thoughts)
     other.close()
@@ -184,6 +183,16 @@ SCENES: dict[str, tuple[Bounds, list[Put], dict[str, int]]] = {
             (ANNE, "b", 3000 + OVERHEAD, "a"),
         ],
         {"team-a": 53_768, "team-b": 36_000, "team-c": 10_000},
+    ),
+    "the larger of two above the share gives first": (
+        Bounds(100_000, 1 << 30),
+        [
+            *((OTHER, n, 4000, None) for n in range(10)),
+            (C, "c", 5000, None),
+            *((ANNE, n, 5000, None) for n in range(11)),
+            (ANNE, "more", 8000, None),
+        ],
+        {"team-a": 53_000, "team-b": 40_000, "team-c": 5000},
     ),
     "a huge one above the share gives way to a modest newcomer": (
         Bounds(100_000, 100_000),

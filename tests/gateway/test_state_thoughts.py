@@ -114,6 +114,14 @@ def test_who_reads_the_store_finds_neither_texts_nor_names_nor_digests(server: S
     assert shared.kept._place(b"chain", who[0], P) != shared.kept._place(b"chain", who[1], P)
 
 
+def test_an_anchor_leads_to_a_chain_whatever_its_bytes(shared: Shared) -> None:
+    """They are ordered by their bytes, so the last of them is worth a look."""
+    who = shared.kept._who(ANNE)
+    last = max(range(2000), key=lambda number: shared.kept._place(b"chain", who, keys(number).chain))
+    shared.keep(ANNE, keys(last, "a"), thought(), 0)
+    assert finds(shared, ANNE, keys("new", "a")) == thought()
+
+
 # --- damage ---------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,111 @@
+"""What callers learn of their limits: refusals, headers, the balance. Pure.
+
+A budget that refuses is 402 and no reason to try again before its period ends; a rate or too many at one time is
+429 and is.
+"""
+
+from math import ceil
+from typing import Final
+
+from kimi_gateway.core.limits import Allowance, Verdict
+from kimi_gateway.errors import GatewayError
+from pricing.money import usd, usd_text
+
+_RATES: Final = {
+    "requests": "requests a minute",
+    "tokens": "tokens a minute",
+    "concurrency": "requests at one time",
+}
+
+
+def refusal(verdict: Verdict, *, key: str, concurrency: int = 0, asked_nano: int | None = None) -> GatewayError:
+    """The answer to a claim that was not admitted. `asked_nano`: what it would have had to reserve."""
+    if verdict.refused_by in ("budget", "highspeed_budget"):
+        return _budget_refusal(verdict, key, asked_nano)
+    allowance = {"requests": verdict.requests, "tokens": verdict.tokens}.get(verdict.refused_by)
+    limit = allowance.limit if allowance is not None else concurrency
+    return GatewayError(
+        f"the key {key} has used its {limit:,} {_RATES[verdict.refused_by]}; send the request again after the "
+        "time in retry-after",
+        status=429,
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers={
+            **rate_headers(verdict),
+            "retry-after": _seconds(verdict.retry_after_s),
+            "x-should-retry": "true",
+        },
+    )
+
+
+def rate_headers(verdict: Verdict) -> dict[str, str]:
+    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` for the limits that there are; reset in seconds."""
+    headers: dict[str, str] = {}
+    for name, allowance in (("requests", verdict.requests), ("tokens", verdict.tokens)):
+        if allowance is not None:
+            headers |= _three(name, allowance)
+    return headers
+
+
+def balance(verdict: Verdict) -> dict[str, object]:
+    """The `data` of GET /v1/users/me/balance for a key with a budget, in Moonshot's shape and with more.
+
+    `available_balance` is what neither is booked nor reserved, never below zero; exact dollars. Without a budget
+    for the whole, that for Highspeed is the only one there is.
+    """
+    budget = _budget(verdict.budget_nano, verdict.left_nano, verdict.spent_nano)
+    fast = _budget(verdict.highspeed_nano, verdict.highspeed_left_nano, verdict.highspeed_spent_nano)
+    available = (budget or fast or {"left": None})["left"]
+    return {
+        "available_balance": available,
+        "voucher_balance": 0,
+        "cash_balance": available,
+        "has_budget": True,
+        "currency": "USD",
+        "period": verdict.period,
+        "budget": budget,
+        "highspeed_budget": fast,
+    }
+
+
+def _budget(whole: int | None, left: int | None, spent: int) -> dict[str, object] | None:
+    if whole is None or left is None:
+        return None
+    return {
+        "limit": usd(whole),
+        "spent": usd(spent),
+        "reserved": usd(whole - spent - left),
+        "left": usd(max(0, left)),
+    }
+
+
+def _budget_refusal(verdict: Verdict, key: str, asked_nano: int | None) -> GatewayError:
+    whole, left = verdict.decided
+    name = "Highspeed budget" if verdict.refused_by == "highspeed_budget" else "budget"
+    asked = "" if asked_nano is None else f", and this request may cost up to {usd_text(asked_nano)}"
+    has_end = verdict.retry_after_s > 0
+    then = "wait for the next period (retry-after)" if has_end else "have the budget raised"
+    return GatewayError(
+        f"of the {name} of {usd_text(whole)} USD of the key {key} {usd_text(left)} USD are left{asked}; ask for a "
+        f"shorter answer (max_completion_tokens), or {then}",
+        status=402,
+        type="insufficient_quota",
+        code="budget_exceeded",
+        headers={
+            **rate_headers(verdict),
+            **({"retry-after": _seconds(verdict.retry_after_s)} if has_end else {}),
+            "x-should-retry": "false",
+        },
+    )
+
+
+def _three(name: str, allowance: Allowance) -> dict[str, str]:
+    return {
+        f"x-ratelimit-limit-{name}": str(allowance.limit),
+        f"x-ratelimit-remaining-{name}": str(allowance.left),
+        f"x-ratelimit-reset-{name}": f"{allowance.reset_s:.3f}".rstrip("0").rstrip("."),
+    }
+
+
+def _seconds(value: float) -> str:
+    return str(max(1, ceil(value)))
