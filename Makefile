@@ -9,12 +9,14 @@ STAMP := $(VENV)/.installed
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,dev]'
+	@echo "installing into $(VENV); this is done once and may take a few minutes"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,dev]'
 	@touch $(STAMP)
 
+# Further options of `kimi-gateway serve`: make run ARGS="--port 8001"
 run: install
-	$(BIN)/kimi-gateway serve --emulator-if-empty
+	$(BIN)/kimi-gateway serve --emulator-if-empty $(ARGS)
 
 test: install lint types
 	$(BIN)/pytest -n auto --dist loadfile -m 'not chaos'

@@ -18,6 +18,7 @@ from pricing.tokens import KIMI_K3
 from pricing.vocabulary import VARIABLE, VocabularyStatus, cache_file, find_place, vocabulary_status
 
 _FAILED: Final = 1
+_UNBROKEN: Final = 10_000
 _USAGE: Final = 2
 _COUNTING: Final = {"ready": "exact", "missing": "estimate", "wrong": "refused"}
 
@@ -106,7 +107,9 @@ def status(output: Output = Form.table) -> None:
     if output is Form.json:
         print_json(values)
     else:
-        grid = table([("", False), ("", False)])
+        grid = table(
+            [("", False), ("", False)], width=_UNBROKEN
+        )  # a path or a digest in two lines cannot be copied
         grid.show_header = False
         for name, value in values.items():
             grid.add_row(text(name.replace("_", " "), "dim"), text(value))

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
 
+from pricing.grid import Grid
 from pricing.rates import Card
-from pricing.render import UNKNOWN, console, price_text, print_csv, print_json, table, text
+from pricing.render import UNKNOWN, console, price_text, print_csv, print_json, print_note, table, text
 from pricing.usage import METERS, Meter
 
-_HEADS: Final = ("input", "cache read", "write 5m", "write 1h", "output", "search/call")
+_HEADS: Final = ("input", "cache read", "write 5m", "write 1h", "output", "per search")
 _MARKS: Final = {"official": "", "second-hand": " *", "unverified": " ?"}
 
 
@@ -62,31 +63,56 @@ def print_cards_csv(cards: Sequence[Card]) -> None:
 def print_cards_table(cards: Sequence[Card]) -> None:
     """Prints prices, validity, write rule and, under them, where each price was read."""
     screen = console()
-    columns = [*((head, True) for head in _HEADS), ("valid", False), ("cache writes", False)]
-    grid = table([("seller", False), ("model", False), ("tier", False), *columns])
-    for card in cards:
-        valid = f"{card.effective_from} – {card.effective_to or ''}".rstrip()
-        rule = "replace input" if card.write_rule == "replaces" else "add to input"
-        prices = [text(_marked(card, meter)) for meter in METERS]
-        grid.add_row(text(card.seller), text(card.model), text(card.tier), *prices, text(valid), text(rule))
-    screen.print(grid)
+    grid = _table(cards, with_terms=True)
+    with_terms = grid.fits
+    screen.print(grid if with_terms else _table(cards, with_terms=False))
     screen.print()
-    screen.print(text("USD per 1M tokens, search per call.  *: second-hand  ?: unverified  –: no price", "dim"))
+    print_note(screen, "USD per 1M tokens, search per call.  *: second-hand  ?: unverified  –: no price")
     for card in cards:
-        _print_sources(card)
+        _print_sources(
+            card, "" if with_terms else f"tier {card.tier}, valid {_valid(card)}, cache writes {_rule(card)}"
+        )
 
 
-def _print_sources(card: Card) -> None:
+def _table(cards: Sequence[Card], *, with_terms: bool) -> Grid:
+    """The prices; with the terms (tier, validity, write rule) where the page has room for them."""
+    names = ["seller", "model", *(["tier"] if with_terms else [])]
+    terms = ["valid", "cache writes"] if with_terms else []
+    heads = [
+        *((name, False) for name in names),
+        *((head, True) for head in _HEADS),
+        *((name, False) for name in terms),
+    ]
+    grid = table(heads)
+    for card in cards:
+        cells = [card.seller, card.model, *([card.tier] if with_terms else [])]
+        cells += [_marked(card, meter) for meter in METERS]
+        cells += [_valid(card), _rule(card)] if with_terms else []
+        grid.add_row(*map(text, cells))
+    return grid
+
+
+def _valid(card: Card) -> str:
+    return f"{card.effective_from} to {card.effective_to}" if card.effective_to else f"from {card.effective_from}"
+
+
+def _rule(card: Card) -> str:
+    return "replace input" if card.write_rule == "replaces" else "add to input"
+
+
+def _print_sources(card: Card, terms: str) -> None:
     screen = console()
     screen.print()
     screen.print(text(card.id, "bold"))
+    if terms:
+        print_note(screen, terms, indent=2)
     for source in card.sources:
         covers = ", ".join(source.covers)
-        screen.print(text(f"  {source.confidence}: {source.name}, checked {source.checked_on} ({covers})"))
+        print_note(screen, f"{source.confidence}: {source.name}, checked {source.checked_on} ({covers})", indent=2)
         if source.url:
-            screen.print(text(f"    {source.url}", "dim"))
+            print_note(screen, source.url, indent=4)
     if card.note:
-        screen.print(text(f"  {card.note}", "dim"))
+        print_note(screen, card.note, indent=2)
 
 
 def _marked(card: Card, meter: Meter) -> str:

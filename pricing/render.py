@@ -1,11 +1,11 @@
 """Output in three forms: tables for people, JSON and CSV for programs.
 
 What came from outside (tags, model names, error messages) is shown without control characters, so that a ledger
-cannot write to somebody's terminal. Colours appear on terminals only.
+cannot write to somebody's terminal. Colours appear on terminals only. Tables are as wide as the terminal at most,
+elsewhere 80 columns; a figure is never cut to make one fit.
 """
 
-import csv
-import io
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -14,11 +14,15 @@ from typing import Final
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from pricing.cells import csv_line
+from pricing.grid import Grid
+
 UNKNOWN: Final = "–"
-# Wider than any table: a line that a terminal breaks is ugly, a figure that is cut to fit would be wrong.
+_USUAL_COLUMNS: Final = 80
+_FEWEST_COLUMNS: Final = 40  # in less nothing can be laid out
+# Wider than any line: what fits is decided here, and a console cuts what it thinks too long.
 _WIDTH: Final = 10_000
 
 _encoder: Final = msgspec.json.Encoder(decimal_format="number")
@@ -39,12 +43,7 @@ def print_json(value: object) -> None:
 
 def print_csv(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
     """Prints a head line and a line per row. Unknown is empty; objects and lists are JSON in their cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        writer.writerow([_cell(row.get(name)) for name in names])
-    _write(text.getvalue())
+    _write(csv_line(names) + "".join(csv_line(csv_cell(row.get(name)) for name in names) for row in rows))
 
 
 def console() -> Console:
@@ -52,17 +51,35 @@ def console() -> Console:
     return Console(file=sys.stdout, width=_WIDTH, highlight=False)
 
 
+def page_columns() -> int:
+    """The columns there are for output: the terminal's (or what COLUMNS says), 80 where there is none."""
+    return max(_FEWEST_COLUMNS, shutil.get_terminal_size((_USUAL_COLUMNS, 24)).columns)
+
+
+def print_note(screen: Console, words: str, *, indent: int = 0) -> None:
+    """Prints a remark, indented by so many blanks; on a terminal it is broken between words, elsewhere it is one
+    line, so that it can be searched for."""
+    lines = [Text(plain(words))]
+    if screen.is_terminal:
+        lines = list(lines[0].wrap(screen, page_columns() - indent))
+    for line in lines:
+        line.rstrip()
+        screen.print(Text.assemble(" " * indent, line, style="dim"))
+
+
 def complain(message: str) -> None:
     """One message to standard error."""
     sys.stderr.write(f"kimi-pricing: {plain(message)}\n")
 
 
-def table(columns: Sequence[tuple[str, bool]]) -> Table:
-    """An empty table with these columns; True for the ones that hold numbers."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name, is_number in columns:
-        made.add_column(plain(name), justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
-    return made
+def table(columns: Sequence[tuple[str, bool]], *, width: int | None = None) -> Grid:
+    """An empty table with these columns; True for the ones that hold numbers. It fits `width` columns, by default
+    those of the page. Number columns in which nothing stands are left out."""
+    return Grid(
+        [(plain(name), is_number) for name, is_number in columns],
+        width=page_columns() if width is None else width,
+        nothing=UNKNOWN,
+    )
 
 
 def text(value: object, style: str = "") -> Text:
@@ -87,7 +104,8 @@ def price_text(price: Decimal) -> str:
     return f"{price:.2f}" if price == round(price, 2) else f"{price:f}"
 
 
-def _cell(value: object) -> str:
+def csv_cell(value: object) -> str:
+    """A value as the text of a cell: unknown is empty, objects and lists are JSON."""
     match value:
         case None:
             return ""
@@ -96,7 +114,12 @@ def _cell(value: object) -> str:
         case str() | int() | float() | Decimal():
             return str(value)
         case _:
-            return _encoder.encode(value).decode()
+            return json_text(value)
+
+
+def json_text(value: object) -> str:
+    """The value as JSON on one line; `Decimal` as a number with its own digits."""
+    return _encoder.encode(value).decode()
 
 
 def _write(output: str) -> None:

@@ -8,8 +8,9 @@ from rich.text import Text
 
 from pricing.ledger.row import AttemptRecord, LedgerRow, LineRecord
 from pricing.ledger.shown import instant_text, money_text, shown
+from pricing.ledger.store.repricings import Repricing
 from pricing.money import usd, usd_text
-from pricing.render import UNKNOWN, console, count_text, price_text, print_csv, print_json, table, text
+from pricing.render import UNKNOWN, console, count_text, price_text, print_csv, print_json, print_note, table, text
 
 _GOOD: Final = "green"
 _BAD: Final = "red"
@@ -21,18 +22,30 @@ _METER_COLUMNS: Final = (
 )
 
 
-def print_row_json(row: LedgerRow) -> None:
+def row_object(row: LedgerRow, repricing: Repricing | None) -> dict[str, object]:
+    """The row object; with what the request costs at other cards where `reprice --apply` kept that."""
+    if repricing is None:
+        return shown(row)
+    return {
+        **shown(row),
+        "repriced_usd": usd_text(repricing.cost_nano),
+        "repriced_card": repricing.card,
+        "repriced_at": instant_text(repricing.at),
+    }
+
+
+def print_row_json(row: LedgerRow, repricing: Repricing | None = None) -> None:
     """Prints the row object."""
-    print_json(shown(row))
+    print_json(row_object(row, repricing))
 
 
-def print_row_csv(row: LedgerRow) -> None:
+def print_row_csv(row: LedgerRow, repricing: Repricing | None = None) -> None:
     """Prints the row object as one line under its names."""
-    values = shown(row)
+    values = row_object(row, repricing)
     print_csv(list(values), [values])
 
 
-def print_row_table(row: LedgerRow, notes: Sequence[str]) -> None:
+def print_row_table(row: LedgerRow, notes: Sequence[str], repricing: Repricing | None = None) -> None:
     """Prints everything the ledger knows about the request."""
     screen = console()
     screen.print(Text.assemble(text(row.request_id, "bold"), "  ", text(row.status, _status_style(row))))
@@ -40,6 +53,9 @@ def print_row_table(row: LedgerRow, notes: Sequence[str]) -> None:
     _print_timeline(screen, row)
     _print_meters(screen, row)
     _print_pairs(screen, _money(row))
+    if repricing is not None:
+        cost, at = usd_text(repricing.cost_nano), instant_text(repricing.at)
+        print_note(screen, f"repriced: {cost} USD at {repricing.card}, reckoned {at}; the booked cost stays")
     screen.print()
     for note in notes:
         screen.print(text(note, "dim"))
@@ -61,10 +77,20 @@ def _about(row: LedgerRow) -> Iterator[tuple[str, str]]:
     yield "outcome", row.outcome
     yield "adjusted", ", ".join(row.adjusted)
     yield "thinking", row.thinking
+    yield "conversation", row.prefix
+    yield "cache lost", _cache_loss(row)
     yield "anomaly", row.anomaly
     error = " / ".join(part for part in (row.error_type, row.error_code) if part)
     yield "error", f"{row.http_status} {error}: {row.message}" if error or row.message else ""
     yield "held by", row.owner if row.status in ("open", "unsettled") else ""
+
+
+def _cache_loss(row: LedgerRow) -> str:
+    """Why the cache was lost, how much of it, and what that cost."""
+    if not row.cache_loss or row.cache_lost_tokens is None:
+        return row.cache_loss
+    cost = f"{usd_text(row.cache_lost_nano)} USD" if row.cache_lost_nano is not None else f"{UNKNOWN} USD"
+    return f"{row.cache_loss}: {row.cache_lost_tokens:,} tokens that would have been read, {cost} more"
 
 
 def _money(row: LedgerRow) -> Iterator[tuple[str, str]]:
