@@ -32,7 +32,10 @@ types: install
 chaos: install
 	$(BIN)/pytest -n 2 -m chaos --timeout 1800
 
-bench test-engines:
+bench: install
+	$(BIN)/python bench/ledger.py
+
+test-engines:
 	@echo "make $@ is not built yet" >&2; exit 2
 
 clean:

@@ -58,6 +58,8 @@ class Dialect:
     tool_id_pattern: str = ""
     """A regular expression that the ids of tool calls must match as a whole, "" = any."""
     contract: Contract = NO_RULES  # what it refuses besides
+    default_output_known: bool = False
+    """Without an output limit it stops at 131,072 tokens, as documented for K3.1; elsewhere nobody says where."""
     cache_options: bool = False  # takes prompt_cache_options (Moonshot's meaning)
     extra_headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -79,3 +81,6 @@ class Dialect:
     models_window_field: tuple[str, ...] = ("context_length", "max_model_len")
     key_required: bool = True
     launch: Launch = Launch()  # what a self-hosted engine has to be started with
+    version_paths: tuple[str, ...] = ()
+    """Where an engine tells its version, from the server's root on; the first path that does counts."""
+    version_field: str = "version"  # the member of the JSON object there

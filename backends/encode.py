@@ -5,7 +5,7 @@ What a target honours is sent as it is; what it would refuse is repaired for thi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ from backends.contract_mending import mend
 from backends.contract_messages import Look, look_at
 from backends.contract_tools import ToolLists
 from backends.dialect import Dialect
+from backends.family import dialect_for, family_of
 from backends.json import JsonObject, as_object, decode, encode
 from backends.media import media_fault
 from backends.messages import MessageHead, encode_messages
@@ -44,14 +45,18 @@ _OURS = frozenset(
 )
 """Fields that are not copied: each is decided below."""
 
+_THINKING: Final = frozenset({"reasoning", "reasoning_effort", "thinking"})
+"""Those of them that say how much is thought."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
     """A request after the gateway's own decisions. `fields` and `messages` are slices of the client's body.
 
-    `effort` None sends none; `ttl` "" sends no cache option; `output_limit` None sends no limit. `warm_tokens` are
-    those of the conversation that the target is thought to have cached: above `narrow_tools_above` (0: no limit)
-    the tools are not narrowed to the one that `tool_choice` names, because that loses them.
+    `model` is its name at the target and says its family. `effort` None sends none, `ttl` "" no cache option,
+    `output_limit` None no limit. `warm_tokens` are those of the conversation that the target is thought to
+    have cached: above `narrow_tools_above` (0: no limit) the tools are not narrowed to the one that `tool_choice`
+    names, because that loses them.
     """
 
     fields: Mapping[str, Raw]
@@ -91,14 +96,18 @@ def encode_request(wish: Wish, dialect: Dialect, foreign: frozenset[str]) -> Req
     """The upstream's request. `foreign` are fields of other dialects: left out, disclosed.
 
     Raises `Incapable` for what this target lacks and no repair brings: n above the dialect's limit, thinking off
-    where it cannot be switched off, media, roles, tools or formats that it does not take. A pure function: what
-    `is_costly` calls so may run in a thread.
+    where it cannot be switched off, media, roles, tools or formats that it does not take. For a family that passes
+    through, the client's own words for thinking and the cache are sent; `effort`, `thinking_off` and `ttl` mean
+    nothing then. A pure function: what `is_costly` calls so may run in a thread.
     """
+    family = family_of(wish.model)
+    if family.passes_through:
+        wish, dialect = replace(wish, effort=None, thinking_off=False, ttl=""), dialect_for(family, dialect)
     _check_capabilities(wish, dialect)
     look = look_at(wish.heads, dialect.contract)
     _check_media(wish, dialect, look)
     adjusted: list[str] = []
-    out = _copied(wish, dialect, foreign, adjusted)
+    out = _copied(wish, dialect, foreign, adjusted, ours=_OURS - _THINKING if family.passes_through else _OURS)
     tools = ToolLists(dialect)
     narrowed = _hold_tools(out, wish, tools, declared=look.declares_tools)
     ids = ToolIds(dialect.tool_id_pattern) if dialect.tool_id_pattern else None
@@ -110,7 +119,8 @@ def encode_request(wish: Wish, dialect: Dialect, foreign: frozenset[str]) -> Req
         out["max_completion_tokens"] = wish.output_limit
     if encoded.continues:
         out |= {"continue_final_message": True, "add_generation_prompt": False}
-    _set_effort(out, wish, dialect)
+    if not family.passes_through:
+        _set_effort(out, wish, dialect)
     _set_cache_options(out, wish, dialect, adjusted)
     _hold_choice(out, wish, dialect, adjusted)
     hold_fields(out, dialect.contract, tools=tools.count, adjusted=adjusted)
@@ -141,11 +151,13 @@ def _is_new(kind: Kind, raw: object) -> bool:
     return isinstance(raw, Raw) and len(raw) > _CHEAP_SCHEMA_BYTES and not is_remembered(kind, raw)
 
 
-def _copied(wish: Wish, dialect: Dialect, foreign: frozenset[str], adjusted: list[str]) -> dict[str, object]:
-    """Model, messages and the fields that pass as they are."""
+def _copied(
+    wish: Wish, dialect: Dialect, foreign: frozenset[str], adjusted: list[str], *, ours: frozenset[str]
+) -> dict[str, object]:
+    """Model, messages and the fields that pass as they are; `ours` do not."""
     out: dict[str, object] = {"model": wish.model, "messages": wish.messages}
     for name, raw in wish.fields.items():
-        if name in _OURS:
+        if name in ours:
             continue
         if name in foreign:
             adjusted.append(name)

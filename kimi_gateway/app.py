@@ -92,7 +92,7 @@ def create_app(
     routes: list[BaseRoute] = [
         Path(CHAT_PATH, chat, methods=["POST"]),
         Path(TOKENS_PATH, tokens, methods=["POST"]),
-        balance_path(ctx.authenticate),
+        balance_path(ctx.authenticate, ctx.limiter),
         *model_paths(settings, ctx.authenticate),
         *health_paths(settings, ctx.lifecycle, ledger_problem, standings),
     ]
@@ -127,12 +127,17 @@ def _admin_paths(ctx: Context, host: str, exposition: Exposition | None) -> list
         await ctx.thinking.sample()
         return ctx.metrics.render()
 
+    async def forget(key: str) -> int:
+        """Deletes the thoughts of a key, which are counted, and the answers that are kept for its retries."""
+        await ctx.idempotency.store.forget_key(key)
+        return await ctx.thinking.forget_key(key)
+
     def settings() -> Settings:
         return ctx.settings
 
     return [
         metrics_path(exposition or own, settings, host),
-        thoughts_path(ctx.thinking.forget_key, settings, host),
+        thoughts_path(forget, settings, host),
     ]
 
 

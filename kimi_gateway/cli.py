@@ -24,26 +24,22 @@ from kimi_gateway import __version__
 from kimi_gateway.banner import url_of
 from kimi_gateway.checks.findings import Output
 from kimi_gateway.checks.targets import unpriced_notes
+from kimi_gateway.keys_cli import keys_app
+from kimi_gateway.launch import Launch
 from kimi_gateway.opening import StartError
-from kimi_gateway.process import NO_TARGET, Launch, run
+from kimi_gateway.process import NO_TARGET, run
 from kimi_gateway.server import Listener, ListenError, bind
 from kimi_gateway.settings import Flags, Settings, SettingsError, load, process_environment
 from kimi_gateway.shutdown import Signals
 from kimi_gateway.supervisor import supervise
 from kimi_gateway.worker import ShareError, read_share
 from pricing.cards import CardError, load_cards
-from pricing.cli_unbuilt import Announcing
 
 USAGE_ERROR: Final = 2
 
 
-class _Program(Announcing):
-    not_built = ("keys",)
-
-
 app = typer.Typer(
     name="kimi-gateway",
-    cls=_Program,
     help="One OpenAI-compatible base_url in front of every way to run Kimi K3.1 Pro, with every token booked.",
     no_args_is_help=True,
     add_completion=False,
@@ -51,6 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(keys_app)
 
 
 class LogFormat(StrEnum):

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from backends.faults import FaultKind
+from kimi_gateway.core.limits import Verdict
 from pricing.ledger.row import STATUSES, LedgerRow
 from pricing.money import usd
 
@@ -65,7 +66,8 @@ class _Store(Collector):
     )
 
     def __init__(self) -> None:
-        self.statistics: Mapping[str, int] = {"bytes": 0}
+        names = [name for name, _, _ in (*self._GAUGES, *self._COUNTERS)]
+        self.statistics: Mapping[str, int] = dict.fromkeys(names, 0)
 
     @override
     def collect(self) -> Iterator[Metric]:
@@ -133,6 +135,9 @@ class Metrics:
         self._faults = Counter(
             "kimi_upstream_faults", "Faults of upstreams.", ("target", "kind"), registry=registry
         )
+        self._remaining = Gauge(
+            "kimi_budget_remaining_usd", "What a key's budget has left.", ("key",), registry=registry
+        )
         self._signs = Counter(
             "kimi_engine_signs",
             "Answers that show an engine set up wrongly or broken.",
@@ -171,6 +176,11 @@ class Metrics:
     def repaired(self, thoughts: int) -> None:
         """So many thoughts were put back into one history."""
         self._repairs.inc(thoughts)
+
+    def seen(self, key: str, verdict: Verdict) -> None:
+        """A key's budgets stand so."""
+        if verdict.left_nano is not None and key in self._keys:
+            self._remaining.labels(key).set(float(usd(max(0, verdict.left_nano))))
 
     def in_flight_changed(self, change: int) -> None:
         """A request began (+1) or ended (-1)."""

@@ -99,8 +99,11 @@ class Limiter(Protocol):
     What is under way is renewed by the limiter itself, from `admit` to `settle`.
     """
 
-    async def admit(self, claim: Claim, limits: Limits) -> Verdict:
-        """Reserves what the claim asks for, all of it or nothing. Raises `StateUnavailable` where that decides."""
+    async def admit(self, claim: Claim, limits: Limits, *, last: bool = True) -> Verdict:
+        """Reserves what the claim asks for, all of it or nothing. Raises `StateUnavailable` where that decides.
+
+        `last` is false where a smaller claim of the request follows a refusal: then a refusal alerts nobody.
+        """
         ...
 
     async def settle(self, claim: Claim, limits: Limits, use: Use) -> int:

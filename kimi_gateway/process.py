@@ -12,9 +12,9 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from backends.catalog import DIALECTS
 from kimi_gateway import __version__
 from kimi_gateway.adapters.counting import ThreadedCounting
 from kimi_gateway.adapters.discovery import Discovery
+from kimi_gateway.adapters.keystore import KeyStore
 from kimi_gateway.adapters.ledger import JournalBooks
 from kimi_gateway.adapters.siblings import Siblings
 from kimi_gateway.adapters.state import State
@@ -33,17 +34,29 @@ from kimi_gateway.banner import banner, url_of
 from kimi_gateway.core.expositions import merged
 from kimi_gateway.core.keys import OPEN_NAME
 from kimi_gateway.core.retry import RetryBudget
+from kimi_gateway.core.signs import FirstSigns
 from kimi_gateway.emulated import emulator_at, start_emulator
+from kimi_gateway.launch import Launch, bound_sockets
 from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.logs import LineWriter, Log, LogHandler, choose_format
 from kimi_gateway.metrics import Metrics, sample_loop_lag
-from kimi_gateway.opening import StartError, opened_books, opened_cards, opened_state
+from kimi_gateway.opening import (
+    StartError,
+    begins_state,
+    opened_books,
+    opened_cards,
+    opened_idempotency,
+    opened_keys,
+    opened_limiter,
+    opened_state,
+)
+from kimi_gateway.ports import Limiter
 from kimi_gateway.relay.client import BufferBudget
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.endpoint import ChatEndpoint
 from kimi_gateway.relay.thinking import Thinking
 from kimi_gateway.relay.tokens import TokenEndpoint
-from kimi_gateway.server import Gate, Listener, bind, raise_descriptor_limit
+from kimi_gateway.server import Gate, Listener, raise_descriptor_limit
 from kimi_gateway.settings import (
     Server,
     Settings,
@@ -54,7 +67,6 @@ from kimi_gateway.settings import (
     with_targets,
 )
 from kimi_gateway.shutdown import Signals, drain
-from kimi_gateway.worker import Share
 from pricing.cards import CardBook
 from pricing.vocabulary import find_vocabulary
 
@@ -65,30 +77,13 @@ _LOOK_TIMEOUT_S: Final = 10.0
 _BOOKS_CLOSE_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """What the command decided. `reload` reads the settings again; `say` prints a text on standard output."""
-
-    settings: Settings
-    reload: Callable[[], Settings]
-    say: Callable[[str], None]
-    emulator_if_empty: bool = False
-    log_format: str = "auto"
-    share: Share | None = None  # this is one of several workers
-
-    @property
-    def speaks(self) -> bool:
-        """It says what it serves: a single process, and the first of several when it starts."""
-        return self.share is None or (self.share.index == 0 and not self.share.again)
-
-
 def run(launch: Launch) -> int:
     """Serves until a signal ends it; the exit code. Raises `StartError`, `server.ListenError`."""
     settings = launch.settings
     most = settings.server.max_connections
     warning = raise_descriptor_limit(most, chosen=most != Server().max_connections)
     cards = opened_cards(settings)
-    sock, admin_sock = _sockets(launch)
+    sock, admin_sock = bound_sockets(launch)
     writer = LineWriter(sys.stderr, format=choose_format(launch.log_format, sys.stderr))
     log = Log(writer, wall=time.time)  # noqa: TID251  # the shell reads the clock
     handler = LogHandler(log)
@@ -102,21 +97,6 @@ def run(launch: Launch) -> int:
     finally:
         logging.getLogger().removeHandler(handler)
         log.close()
-
-
-def _sockets(launch: Launch) -> tuple[socket.socket, socket.socket | None]:
-    """The bound sockets of the gateway and of its administration; a worker's come from its supervisor."""
-    settings, share = launch.settings, launch.share
-    if share is not None:
-        return socket.socket(fileno=share.socket), (
-            None if share.admin is None else socket.socket(fileno=share.admin)
-        )
-    sock = bind(settings.server.host, settings.server.port)
-    try:
-        return sock, None if settings.admin.listen is None else bind(*settings.admin.listen)
-    except Exception:
-        sock.close()
-        raise
 
 
 class Gateway:
@@ -135,6 +115,7 @@ class Gateway:
         self._ctx: Context
         self._discovery: Discovery
         self._thinking: Thinking
+        self._keys: KeyStore
 
     async def serve(self, sock: socket.socket, admin_sock: socket.socket | None) -> int:
         """Serves on bound sockets until a signal ends it; the exit code. Raises `StartError`."""
@@ -171,22 +152,11 @@ class Gateway:
             self._configured = self._with_emulator(self._configured)
         if not self._configured.targets:
             raise StartError(NO_TARGET)
-        upstream = AiohttpUpstream()
-        stack.push_async_callback(upstream.close)
-        books = opened_books(self._configured, self._log)
-        stack.push_async_callback(self._close_books, books)
-        state = await opened_state(self._configured, self._launch.share, self._log)
-        stack.push_async_callback(state.close)
-        self._build(upstream, books, state)
-        stack.callback(self._thinking.close)
-        stack.push_async_callback(self._cancel_tasks)
-        self._keep("books", books.keep_writing())
+        books = await self._open(stack)
         await self._look_first()
         host = self._configured.server.host
         chat = ChatEndpoint(self._ctx)
-        counting = ThreadedCounting(lambda: find_vocabulary(process_environment()), self._log)
-        stack.callback(counting.close)
-        tokens = TokenEndpoint(self._ctx, counting)
+        tokens = TokenEndpoint(self._ctx)
         exposition = await self._exposition(stack)
         app = create_app(
             self._ctx,
@@ -206,8 +176,36 @@ class Gateway:
         emulated = self._emulator is not None
         if self._launch.speaks:
             self._launch.say(banner(self._ctx.settings, url, metrics_url=metrics_url or url, emulator=emulated))
-        self._log.event("started", version=__version__, base_url=f"{url}/v1", open_mode=self._configured.open_mode)
+        self._log.event(
+            "started", version=__version__, base_url=f"{url}/v1", open_mode=self._ctx.settings.open_mode
+        )
         return listener
+
+    async def _open(self, stack: AsyncExitStack) -> JournalBooks:
+        """Opens the parts of the gateway and starts what runs beside the requests. Raises `StartError`."""
+        upstream = AiohttpUpstream()
+        stack.push_async_callback(upstream.close)
+        books = opened_books(self._configured, self._log)
+        stack.push_async_callback(self._close_books, books)
+        state = await opened_state(self._configured, self._launch.share, self._log)
+        stack.push_async_callback(state.close)
+        counting = ThreadedCounting(lambda: find_vocabulary(process_environment()), self._log)
+        stack.callback(counting.close)
+        settings, share = self._configured, self._launch.share
+        limiter, alerts = opened_limiter(settings, share, state, self._metrics)
+        stack.push_async_callback(limiter.close)
+        if alerts is not None:
+            stack.push_async_callback(alerts.close)
+        await limiter.start(alone=begins_state(settings, share, state))
+        self._keys = await opened_keys(self._configured, self._apply)
+        stack.push_async_callback(self._keys.close)
+        self._build(upstream, books, state, limiter, counting)
+        stack.callback(self._thinking.close)
+        stack.push_async_callback(self._cancel_tasks)
+        self._keep("books", books.keep_writing())
+        self._keep("limits", limiter.keep())
+        self._keep("keys", self._keys.keep_fresh())
+        return books
 
     def _gate(self, app: AsgiApp) -> Gate:
         return Gate(app, self._lifecycle, max_connections=self._part(self._configured.server.max_connections))
@@ -217,7 +215,14 @@ class Gateway:
         count = self._launch.share.count if self._launch.share is not None else 1
         return max(1, whole // count)
 
-    def _build(self, upstream: AiohttpUpstream, books: JournalBooks, state: State) -> None:
+    def _build(
+        self,
+        upstream: AiohttpUpstream,
+        books: JournalBooks,
+        state: State,
+        limiter: Limiter,
+        counting: ThreadedCounting,
+    ) -> None:
         self._discovery = Discovery(upstream, self._log, time.time)  # noqa: TID251  # the shell's clock
         self._thinking = Thinking(state.conversations, self._metrics)
         self._ctx = Context(
@@ -236,13 +241,19 @@ class Gateway:
             wall=time.time,  # noqa: TID251  # the shell reads the clock
             random_bits=secrets.randbits,
             thinking=self._thinking,
+            idempotency=opened_idempotency(self._configured, state, self._lifecycle),
+            limiter=limiter,
+            signs=FirstSigns(self._log, self._discovery.standings),
+            counting=counting,
         )
         self._apply()
 
     def _apply(self) -> None:
         """Puts the configured settings, completed by what targets say of themselves, in force."""
         targets = self._discovery.completed(self._configured.targets)
-        settings = with_targets(self._configured, targets)
+        settings = replace(
+            with_targets(self._configured, targets), key_ring=self._keys.merged(self._configured.key_ring)
+        )
         self._ctx.settings = settings
         self._ctx.cards = self._cards
         self._ctx.buffers.limit_bytes = self._part(settings.server.max_buffered_bytes)
@@ -250,7 +261,7 @@ class Gateway:
         self._metrics.configure(
             targets=[target.name for target in settings.targets],
             models=[*[route.model for route in settings.routes], *[m for t in settings.targets for m in t.models]],
-            keys=[key.name for key in settings.keys] or [OPEN_NAME],
+            keys=settings.key_ring.names or [OPEN_NAME],
         )
         self._log.hide(settings.secrets())
 
@@ -332,7 +343,7 @@ class Gateway:
                 fresh = self._with_emulator(fresh)
             if not fresh.targets:
                 raise SettingsError([NO_TARGET], fresh.source)
-            settings, waiting = carry_over(self._configured, fresh)
+            settings, waiting = carry_over(self._configured, fresh, has_more_keys=self._keys.closes)
             cards = await asyncio.to_thread(opened_cards, settings)
         except (SettingsError, StartError) as err:
             reasons = err.mistakes if isinstance(err, SettingsError) else (str(err),)

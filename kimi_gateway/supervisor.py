@@ -24,9 +24,9 @@ import uvloop
 
 from kimi_gateway.adapters.state import Embedded, EmbeddedError
 from kimi_gateway.emulated import start_emulator
+from kimi_gateway.launch import Launch
 from kimi_gateway.logs import LineWriter, Log, choose_format
 from kimi_gateway.opening import StartError, thought_bounds
-from kimi_gateway.process import Launch
 from kimi_gateway.server import bind
 from kimi_gateway.shutdown import Signals
 from kimi_gateway.worker import Share

@@ -4,6 +4,7 @@ Colours of text and lines are the page's own (`--ink`, `--faint`), so that a cha
 floats are geometry only; a bar's title holds the exact words it was given.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,6 +12,9 @@ import pygal  # type: ignore[import-untyped]  # it has no types of its own
 from pygal.style import Style  # type: ignore[import-untyped]
 
 from pricing.report_bars import Bar, Series
+
+# It hooks into every later import to find its map plug-ins, by a way that Python warns of and 3.12 has not.
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != pygal.__name__]
 
 _COLOURS: Final = ("#2a78b5", "#d9822b", "#8d6cab", "#3f9b7a", "#b5493f", "#7f7f7f", "#c2a83e", "#5b8def")
 _STYLE: Final = Style(

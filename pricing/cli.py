@@ -1,6 +1,7 @@
 """The command `kimi-pricing`: money questions, answered from the ledger and the rate cards.
 
-Exit codes: 0 answered, 1 no such request, 2 wrong use, no ledger, or a ledger that cannot be read.
+Exit codes: 0 answered, 1 no such request or a bill that the ledger does not explain, 2 wrong use, no ledger, or a
+ledger that cannot be read.
 """
 
 import contextlib

@@ -118,6 +118,12 @@ def reconcile(
                 check.add(row)
             notes, warnings, name = books.notes, books.warnings, books.store.name
         result = Reconciled(check.result(), source.label, allowed, name, at, first, end)
+    _print(result, output, notes, warnings)
+    if not result.is_explained:
+        raise typer.Exit(_NOT_EXPLAINED)
+
+
+def _print(result: Reconciled, output: Format, notes: Sequence[str], warnings: Sequence[str]) -> None:
     match output:
         case Format.json:
             print_reconciled_json(result)
@@ -125,11 +131,9 @@ def reconcile(
             print_reconciled_csv(result)
         case Format.table:
             print_reconciled_table(result, notes)
-    if output is not Format.table:
-        for warning in warnings:
-            complain(warning)
-    if not result.is_explained:
-        raise typer.Exit(_NOT_EXPLAINED)
+            return
+    for warning in warnings:
+        complain(warning)
 
 
 @dataclass(frozen=True, slots=True)

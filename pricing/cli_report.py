@@ -1,5 +1,6 @@
 """`kimi-pricing report`: what was used and what it cost."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -100,15 +101,10 @@ def report(
         found = Report(wanted, groups, name, at, first, end, repriced=repriced, kept_since=kept)
         if before is not None and earlier is not None:
             found = _compared(found, earlier, *before)
-        if top is not None:
-            found = _cut(found, top)
-        _print(found, output, notes)
-    if output is not ReportFormat.table:
-        for warning in warnings:
-            complain(warning)
+        _print(found if top is None else _cut(found, top), output, notes, warnings)
 
 
-def _print(found: Report, output: ReportFormat, notes: list[str]) -> None:
+def _print(found: Report, output: ReportFormat, notes: Sequence[str], warnings: Sequence[str]) -> None:
     match output:
         case ReportFormat.json:
             print_report_json(found)
@@ -118,6 +114,9 @@ def _print(found: Report, output: ReportFormat, notes: list[str]) -> None:
             print_report_html(found, notes)
         case ReportFormat.table:
             print_report_table(found, notes)
+            return
+    for warning in warnings:
+        complain(warning)
 
 
 def _before(since: datetime | None, until: datetime) -> tuple[datetime, datetime]:

@@ -10,6 +10,7 @@ from html import escape
 from typing import Final
 
 from pricing.ledger.shown import instant_text
+from pricing.ledger.store import ReportRow
 from pricing.ledger.store.report import TOKEN_COLUMNS
 from pricing.money import usd_text
 from pricing.render import UNKNOWN, plain
@@ -108,20 +109,23 @@ def _charts(report: Report) -> Iterator[str]:
     # Loaded only here: drawing takes a tenth of a second to load, and most reports are not drawn.
     from pricing.charts import stacked_bars
 
+    rows = drawn(report)
+    bars = [label(row) for row in rows]
     if names[0] in _TIMES:
         labels, costs = over_time(report, names)
         count = len({row.by[names[0]] for row in report.rows})
         about = f"by {names[0]}" if count == len(labels) else f"the last {len(labels)} of {count} {names[0]}s"
     else:
-        rows = drawn(report)
-        labels, costs = [label(row) for row in rows], by_class(rows)
-        about = (
-            "every group" if len(rows) == len(report.rows) else f"the {len(rows)} dearest of {len(report.rows)}"
-        )
+        labels, costs = bars, by_class(rows)
+        about = _which(rows, report)
     yield _figure(stacked_bars("costs", "USD", labels, costs), f"Cost in USD, {about}; the table has all figures.")
-    rows = drawn(report)
-    drawing = stacked_bars("tokens", "tokens", [label(row) for row in rows], by_meter(rows))
-    yield _figure(drawing, "Tokens by meter; counts that nobody reported are not drawn.")
+    drawing = stacked_bars("tokens", "tokens", bars, by_meter(rows))
+    yield _figure(drawing, f"Tokens by meter, {_which(rows, report)}; counts that nobody reported are not drawn.")
+
+
+def _which(rows: Sequence[ReportRow], report: Report) -> str:
+    count = len(report.rows)
+    return "every group" if len(rows) == count else f"the {len(rows)} dearest of {count}"
 
 
 def _figure(drawing: str, words: str) -> str:

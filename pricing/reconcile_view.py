@@ -8,7 +8,7 @@ from typing import Final
 
 from pricing.ledger.shown import instant_text, money_text
 from pricing.money import usd_text
-from pricing.reconcile.findings import EXPLAINED, KINDS, Finding, Found, KindSums, MeterDifference
+from pricing.reconcile.findings import EXPLAINED, KINDS, Finding, Found, KindSums, MeterDifference, dollars_text
 from pricing.render import UNKNOWN, console, plain, print_csv, print_json, print_note, table, text
 
 _ROW_NAMES: Final = (
@@ -54,8 +54,8 @@ def reconciled_object(result: Reconciled) -> dict[str, object]:
         "as_of": instant_text(result.as_of.timestamp()),
         "since": _time(result.since),
         "until": _time(result.until),
-        "within_usd": _dollars(result.within),
-        "not_explained_usd": _dollars(result.found.not_explained),
+        "within_usd": dollars_text(result.within),
+        "not_explained_usd": dollars_text(result.found.not_explained),
         **_sums_object(total),
         "without_charge": result.found.without_charge,
         "classes": [
@@ -70,8 +70,8 @@ def _sums_object(sums: KindSums) -> dict[str, object]:
     return {
         "findings": sums.findings,
         "ledger_usd": usd_text(sums.ledger_nano),
-        "bill_usd": _dollars(sums.bill),
-        "difference_usd": _dollars(sums.difference),
+        "bill_usd": dollars_text(sums.bill),
+        "difference_usd": dollars_text(sums.difference),
     }
 
 
@@ -84,8 +84,8 @@ def _row_object(row: Finding) -> dict[str, object]:
         "status": row.status or None,
         "started_at": None if row.started_at is None else instant_text(row.started_at),
         "ledger_usd": money_text(row.ledger_nano),
-        "bill_usd": None if row.bill_usd is None else _dollars(row.bill_usd),
-        "difference_usd": _dollars(row.difference),
+        "bill_usd": None if row.bill_usd is None else dollars_text(row.bill_usd),
+        "difference_usd": dollars_text(row.difference),
         "bound_usd": money_text(row.bound_nano),
         "meters": [_meter_object(one) for one in row.meters],
     }
@@ -127,7 +127,7 @@ def print_reconciled_table(result: Reconciled, notes: Sequence[str]) -> None:
 
 
 def _figures(sums: KindSums) -> tuple[str, ...]:
-    return f"{sums.findings:,}", usd_text(sums.ledger_nano), _dollars(sums.bill), signed(sums.difference)
+    return f"{sums.findings:,}", usd_text(sums.ledger_nano), dollars_text(sums.bill), signed(sums.difference)
 
 
 def _lines(row: Finding) -> Iterator[str]:
@@ -136,7 +136,7 @@ def _lines(row: Finding) -> Iterator[str]:
     yield f"{row.kind.replace('_', ' ')}: {name}{status}"
     if row.request_id and row.bill_id:
         yield f"  bill {row.bill_id}"
-    billed = UNKNOWN if row.bill_usd is None else _dollars(row.bill_usd)
+    billed = UNKNOWN if row.bill_usd is None else dollars_text(row.bill_usd)
     booked = money_text(row.ledger_nano) or UNKNOWN
     yield f"  ledger {booked}, bill {billed}, difference {signed(row.difference)} USD"
     for one in row.meters:
@@ -153,20 +153,18 @@ def _notes(result: Reconciled) -> Iterator[str]:
         yield f"{result.found.without_charge:,} requests cost nothing and are not on the bill"
     if result.is_explained:
         left = result.found.not_explained
-        yield f"explained, but for {_dollars(left)} USD, within {_dollars(result.within)}" if left else "explained"
+        yield (
+            f"explained, but for {dollars_text(left)} USD, within {dollars_text(result.within)}"
+            if left
+            else "explained"
+        )
     else:
-        yield f"not explained: {_dollars(result.found.not_explained)} USD, signs left out"
+        yield f"not explained: {dollars_text(result.found.not_explained)} USD, signs left out"
 
 
 def signed(dollars: Decimal) -> str:
     """Money with its sign, so that more and less can be told apart."""
-    return f"+{_dollars(dollars)}" if dollars > 0 else _dollars(dollars)
-
-
-def _dollars(amount: Decimal) -> str:
-    """Exact dollars without trailing zeros and never in exponent form."""
-    plain_text = f"{amount:f}"
-    return (plain_text.rstrip("0").rstrip(".") if "." in plain_text else plain_text) or "0"
+    return f"+{dollars_text(dollars)}" if dollars > 0 else dollars_text(dollars)
 
 
 def _time(at: datetime | None) -> str | None:

@@ -31,4 +31,7 @@ DIALECT = Dialect(
         }
     ),
     key_required=False,
+    # No /version (recorded, get-version); /props has the build, such as b11549-1a2b3c4d.
+    version_paths=("/props",),
+    version_field="build_info",
 )

@@ -47,6 +47,7 @@ DIALECT = Dialect(
         max_stop_bytes=32,
         max_top_logprobs=20,
     ),
+    default_output_known=True,
     cache_options=True,
     # usage.cached_tokens is documented; where it is missing nothing was cached (case use-02).
     absent_cached_is_zero=True,

@@ -50,6 +50,9 @@ DIALECT = Dialect(
     # the same comes as content (recorded, 0.5.23, tools-none; sgl-project/sglang#39583, #35393).
     leaked_call_opening="<|open|>tools<|sep|><|open|>call ",
     key_required=False,
+    # Beside the arguments it was started with; the second path is the older name. It has no /version (recorded,
+    # get-version).
+    version_paths=("/server_info", "/get_server_info"),
     # 0.5.23; its answers carry no request id, whatever the flags.
     launch=Launch(
         cached_counts="--enable-cache-report",

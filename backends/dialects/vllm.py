@@ -43,6 +43,8 @@ DIALECT = Dialect(
     contract=Contract(choices_with_tools=frozenset({"auto", "required"})),
     marks_named_call_stop=True,
     key_required=False,
+    # {"version":"0.32.0"}, without a key too (recorded, get-version)
+    version_paths=("/version",),
     # 0.33.0: with the flag a usage report has cached_tokens even where it is 0.
     launch=Launch(
         cached_counts="--enable-prompt-tokens-details",

@@ -12,10 +12,10 @@ something.
     fault_file (TOML) -> fault_options, fault_connections, fault_answers, fault_streams (the kinds), script_parts
 
 Paths, as far as the dialect has them: `/v1/chat/completions`, `/v1/models[/{id}]`,
-`/v1/tokenizers/estimate-token-count`, `/v1/users/me/balance`, `/v1/credits`, `/tokenize`, `/version`, `/health`;
-for whoever tests with it `GET /emulator/invoice`, `GET /emulator/requests[?clear=1][&raw=1]`,
-`POST /emulator/clock` (`{"advance_s": 301}`), `GET /emulator/faults`, `POST /emulator/faults` (the text of a fault
-file), `POST /emulator/reset`.
+`/v1/tokenizers/estimate-token-count`, `/v1/users/me/balance`, `/v1/credits`, `/tokenize`, `/version`,
+`/server_info`, `/health`; for whoever tests with it `GET /emulator/invoice`,
+`GET /emulator/requests[?clear=1][&raw=1]`, `POST /emulator/clock` (`{"advance_s": 301}`), `GET /emulator/faults`,
+`POST /emulator/faults` (the text of a fault file), `POST /emulator/reset`.
 
 A user message steers the answer by naming tools (see `wishes`) or with one directive in double brackets, a JSON
 object: `[[emulator {"call": ["a", {"name": "b", "arguments": {}}], "thought_tokens": 20, "text_tokens": 500}]]`.

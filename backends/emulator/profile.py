@@ -18,7 +18,7 @@ from backends.emulator.thinking import EFFORTS, Thinking
 from backends.json import Json, JsonObject
 
 Tier = Literal["standard", "highspeed"]
-Facility = Literal["estimate", "balance", "credits", "tokenize", "version", "banner"]
+Facility = Literal["estimate", "balance", "credits", "tokenize", "version", "server_info", "banner"]
 LimitName = Literal["concurrency", "rpm", "tpm", "tpd"]
 TroubleKind = Literal["overloaded", "rate", "quota", "forbidden", "filter", "full", "server", "crash"]
 
@@ -144,6 +144,7 @@ class Profile:
 
     # --- paths ------------------------------------------------------------------------------------------------
     facilities: frozenset[Facility] = frozenset()
+    version: str = ""  # of the engine, where a facility tells it
     open_paths: frozenset[str] = frozenset()  # asked for without a key
     prefix: str = ""  # before /v1, taken with and without
     bare_health: bool = False  # /health is a status without a body

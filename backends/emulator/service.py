@@ -90,6 +90,18 @@ def tokenize(state: State, body: bytes) -> JsonObject:
     return {**counted, "token_strs": None} if state.profile.token_strings else counted
 
 
+def server_info(state: State) -> JsonObject:
+    """`GET /server_info` of SGLang: a few of the arguments it was started with, and its version."""
+    model = state.profile.models[0].id
+    return {
+        "model_path": model,
+        "served_model_name": model,
+        "context_length": state.window_tokens,
+        "internal_states": [],
+        "version": state.profile.version,
+    }
+
+
 def _token_ids(prompt: Prompt) -> list[Json]:
     """Numbers that stand for the emulator's own tokens, within the vocabulary."""
     steps = range(0, len(prompt.data), BYTES_PER_TOKEN)
@@ -102,6 +114,8 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = {
     "/v1/users/me/balance": Endpoint("GET", lambda state, body: balance(state), "balance"),
     "/v1/credits": Endpoint("GET", lambda state, body: credits(state), "credits"),
     "/tokenize": Endpoint("POST", tokenize, "tokenize"),
-    "/version": Endpoint("GET", lambda state, body: {"version": "0.32.0"}, "version"),
+    "/version": Endpoint("GET", lambda state, body: {"version": state.profile.version}, "version"),
+    "/server_info": Endpoint("GET", lambda state, body: server_info(state), "server_info"),
+    "/get_server_info": Endpoint("GET", lambda state, body: server_info(state), "server_info"),
     "/": Endpoint("GET", lambda state, body: "SGLang is running", "banner"),
 }

@@ -290,6 +290,7 @@ SGLANG = Profile(
     full_is_queue=True,
     full_in_stream=True,
     bad_finish="abort",
-    facilities=frozenset({"tokenize", "banner"}),
+    facilities=frozenset({"tokenize", "server_info", "banner"}),
+    version="0.5.23",
     bare_health=True,
 )

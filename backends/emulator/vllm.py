@@ -25,7 +25,8 @@ from backends.emulator.shape import Counts, Envelope, Part, Reports, Shape, call
 from backends.emulator.thinking import vllm_thinking
 from backends.json import Json, JsonObject
 
-_FINGERPRINT: Final = "vllm-0.32.0-emulated"
+_VERSION: Final = "0.32.0"
+_FINGERPRINT: Final = f"vllm-{_VERSION}-emulated"
 _FREE: Final = sheet(input="0", cache_read="0", write_5m="0", write_1h="0", output="0")
 _STARTED_S: Final = 1_796_040_000
 
@@ -326,6 +327,7 @@ VLLM = Profile(
     crash_says=True,
     bad_finish="abort",
     facilities=frozenset({"tokenize", "version"}),
+    version=_VERSION,
     open_paths=frozenset({"/tokenize", "/version"}),
     bare_health=True,
     token_strings=True,

@@ -1,4 +1,5 @@
-"""What targets say of themselves: their model lists give the context window, and an engine's only model.
+"""What targets say of themselves: their model lists give the context window, and an engine's only model; an engine
+also tells its version.
 
 A target that does not answer keeps what is configured, and is asked again later: engines load for minutes.
 """
@@ -11,12 +12,14 @@ from typing import Final
 from backends.catalog import DIALECTS
 from backends.json import JsonError, as_count, as_list, as_object, as_str, decode
 from backends.ports import Call, Reply, Upstream, UpstreamFault
+from kimi_gateway.adapters.engine_version import ask_version
 from kimi_gateway.core.standing import Standings, State
 from kimi_gateway.logs import Log
 from kimi_gateway.settings import Target
 
 _MAX_LIST_BYTES: Final = 4 * 1024 * 1024
 _FINAL_STATUSES: Final = frozenset({401, 403, 404, 405})
+_VERSION_WAIT_S: Final = 1.0  # who has just given its list tells its version at once, or not at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,8 @@ def completed(target: Target, listing: Listing) -> tuple[Target, str]:
 class Discovery:
     """Asks targets for their lists and remembers the answers over reloads. One instance per process.
 
-    `wall` gives Unix seconds. `standings` is what became of the last question to each target.
+    `wall` gives Unix seconds. `standings` is what became of the last question to each target, and the version of
+    its engine when it gave its list: asked once, like the list.
     """
 
     def __init__(self, upstream: Upstream, log: Log, wall: Callable[[], float]) -> None:
@@ -153,6 +157,8 @@ class Discovery:
             return False
         self._listings[_key(target)] = listing
         self.standings.seen(*_key(target), State.ANSWERED, self._wall())
+        version = await ask_version(self._upstream, target, timeout_s=min(timeout_s, _VERSION_WAIT_S))
+        self.standings.runs(*_key(target), version)
         return True
 
     def completed(self, targets: Sequence[Target]) -> tuple[Target, ...]:

@@ -19,6 +19,7 @@ from kimi_gateway.checks.launch import is_self_hosted
 from kimi_gateway.checks.local import look_at_addresses, look_at_books, look_at_cards
 from kimi_gateway.checks.probe import probe_target
 from kimi_gateway.checks.progress import Progress
+from kimi_gateway.checks.shared import look_at_keys, look_at_state
 from kimi_gateway.checks.show import shown
 from kimi_gateway.checks.targets import Look, look_at_target
 from kimi_gateway.settings import Settings, SettingsError, Target, load
@@ -52,7 +53,8 @@ async def check_settings(settings: Settings, progress: Progress, *, probe: bool)
     found.take(await asyncio.to_thread(look_at_addresses, settings))
     with progress.waiting_for("the ledger"):
         found.take(await asyncio.to_thread(look_at_books, settings))
-    found.well("state", settings.state.url, "in this process")
+    found.take(await look_at_state(settings))
+    found.take(await asyncio.to_thread(look_at_keys, settings))
     of_cards, cards = await asyncio.to_thread(look_at_cards, settings, now_s)
     found.take(of_cards)
     if not settings.targets:

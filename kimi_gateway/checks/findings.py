@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from backends.faults import Fault
+from backends.sentinel import Sign
 from backends.usage import Measured
 from pricing.ledger.row import LedgerRow
 
@@ -51,7 +52,8 @@ class Sight:
     """What one answer to a probe showed. Times are milliseconds since the request was sent, sizes UTF-8 bytes.
 
     `thought_names` are the fields a thought stood in, `usage_places` where usage stood, both as the target spells
-    them. `tools` says whether a tool was offered, `calls` which ones were called. `fault` None: a whole answer.
+    them. `tools` says whether a tool was offered, `calls` which ones were called. `signs` are those of a wrong or
+    broken engine. `fault` None: a whole answer.
     """
 
     status: int = 0
@@ -68,18 +70,20 @@ class Sight:
     first_token_ms: int | None = None
     whole_ms: int | None = None
     tools: bool = False
+    signs: tuple[Sign, ...] = ()
     fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One probe: the target, its own name of the model that was asked for, what came back, and the row that a
-    request with this answer would have in the ledger."""
+    """One probe: the target, its own name of the model that was asked for, what came back, the row that a request
+    with this answer would have in the ledger, and the version of the target's engine ("": not known)."""
 
     target: str
     model: str
     sight: Sight
     row: LedgerRow
+    version: str = ""
 
 
 @dataclass(slots=True)

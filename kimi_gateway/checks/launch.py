@@ -3,11 +3,14 @@
 Only self-hosted targets are judged: a service's operator cannot be told to start it otherwise.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from backends.dialect import Dialect
 from backends.faults import Fault
+from backends.sentinel import Sign
 from kimi_gateway.checks.findings import Mistake, Sight
+from kimi_gateway.core.signs import explained, flags_against
 
 OFFERED_TOOL: Final = "get_time"
 """The tool that a probe asks an engine to call."""
@@ -61,12 +64,23 @@ def unseen_flags(dialect: Dialect, sight: Sight) -> str:
     return f"its tool-call parser ({why}){wanted}"
 
 
+def sign_lines(dialect: Dialect, sight: Sight, mistakes: Sequence[Mistake]) -> list[str]:
+    """The signs of an answer in words, each with its remedy, without those that a mistake says already."""
+    said = " ".join(mistake.remedy for mistake in mistakes)
+    lines = []
+    for sign in sight.signs:
+        flags = flags_against(sign, dialect.launch)
+        if sign is not Sign.USAGE_MISSING and not (flags and flags in said):
+            lines.append(f"{sign}: {explained(sign, dialect.launch).line}")
+    return lines
+
+
 def _thought_problem(sight: Sight) -> str:
     """K3.1 always thinks, so a text without a thought, or with its marks in it, has lost one."""
     mark = _first(_THOUGHT_MARKS, sight.text)
     if mark:
         return f'the thought stands in the text (it holds "{mark}")'
-    if not sight.thought_names and (sight.text or sight.calls):
+    if not (sight.thought_names or sight.thought_bytes) and (sight.text or sight.calls):
         return "no thought came back beside the text, so none can be kept for the next turn"
     return ""
 

@@ -16,7 +16,13 @@ from backends.ports import Reply, UpstreamFault
 from kimi_gateway.checks.fetch import Tools, call_of, read_all, silent_for
 from kimi_gateway.checks.findings import Findings, Mistake, Probe, Sight
 from kimi_gateway.checks.judge import fault_mistake, place
-from kimi_gateway.checks.launch import OFFERED_TOOL, is_self_hosted, launch_mistakes, unseen_flags
+from kimi_gateway.checks.launch import (
+    OFFERED_TOOL,
+    is_self_hosted,
+    launch_mistakes,
+    sign_lines,
+    unseen_flags,
+)
 from kimi_gateway.checks.targets import Look, tag_of
 from kimi_gateway.checks.witness import Witness
 from kimi_gateway.core.view import read
@@ -53,7 +59,7 @@ async def probe_target(tools: Tools, look: Look, cards: CardBook) -> Findings:
     """A probe for each of a target's usable models, one after the other: a small account takes no two at once."""
     found = Findings()
     for model in look.usable:
-        probe, refused_tools = await _probe_model(tools, look.target, model, cards)
+        probe, refused_tools = await _probe_model(tools, look, model, cards)
         found.probes.append(probe)
         _judge(found, look.target, probe, refused_tools)
         fault = probe.sight.fault
@@ -62,9 +68,10 @@ async def probe_target(tools: Tools, look: Look, cards: CardBook) -> Findings:
     return found
 
 
-async def _probe_model(tools: Tools, target: Target, model: str, cards: CardBook) -> tuple[Probe, Fault | None]:
+async def _probe_model(tools: Tools, look: Look, model: str, cards: CardBook) -> tuple[Probe, Fault | None]:
     """The probe, and how the target refused the one with a tool where it takes only the one without."""
-    dialect, refused_tools = DIALECTS[target.dialect], None
+    target, refused_tools = look.target, None
+    dialect = DIALECTS[target.dialect]
     with_tool = is_self_hosted(dialect)
     at_s = tools.wall()
     sight = await _send(tools, target, dialect, model, with_tool=with_tool)
@@ -75,7 +82,7 @@ async def _probe_model(tools: Tools, target: Target, model: str, cards: CardBook
     row = LedgerRow(request_id="", started_at=at_s, target=target.name, model=model)
     if sight.measured is not None:
         book(row, sight.measured, tag_of(target, dialect, sight.model or model, cards, at_s=at_s))
-    return Probe(target.name, model, sight, row), refused_tools
+    return Probe(target.name, model, sight, row, look.version), refused_tools
 
 
 async def _send(tools: Tools, target: Target, dialect: Dialect, model: str, *, with_tool: bool) -> Sight:
@@ -105,7 +112,7 @@ async def _send(tools: Tools, target: Target, dialect: Dialect, model: str, *, w
         async with asyncio.timeout(tools.probe_timeout_s):
             reply = await tools.upstream.open(call)
             try:
-                return await _see(tools, dialect, reply, began_s, with_tool=with_tool)
+                return await _see(tools, target, reply, began_s, with_tool=with_tool)
             finally:
                 reply.close()
     except TimeoutError:
@@ -114,7 +121,7 @@ async def _send(tools: Tools, target: Target, dialect: Dialect, model: str, *, w
         return Sight(tools=with_tool, fault=failure.fault)
 
 
-async def _see(tools: Tools, dialect: Dialect, reply: Reply, began_s: float, *, with_tool: bool) -> Sight:
+async def _see(tools: Tools, target: Target, reply: Reply, began_s: float, *, with_tool: bool) -> Sight:
     """What the answer shows, to its end or its break. Raises `UpstreamFault` where its head is all there is."""
 
     def now_ms() -> int:
@@ -124,7 +131,13 @@ async def _see(tools: Tools, dialect: Dialect, reply: Reply, began_s: float, *, 
         body = await read_all(reply, tools.probe_timeout_s)
         fault = fault_from_response(reply.status, reply.headers, body, tools.wall())
         return Sight(status=reply.status, whole_ms=now_ms(), tools=with_tool, fault=fault)
-    witness = Witness(dialect, reply.status, reply.headers, tools=with_tool)
+    witness = Witness(
+        DIALECTS[target.dialect],
+        reply.status,
+        reply.headers,
+        tools=with_tool,
+        split_think_tags=target.split_think_tags,
+    )
     if not reply.headers.get("content-type", "").lower().startswith("text/event-stream"):
         witness.whole(await read_all(reply, tools.probe_timeout_s), now_ms())
         return witness.sight(now_ms())
@@ -155,10 +168,17 @@ def _judge(found: Findings, target: Target, probe: Probe, refused_tools: Fault |
     if sight.measured is None:
         what = f"{probe.model} reported no usage although it was asked to, so every row would be an estimate"
         found.wrong(Mistake(place(target), what, "let stream_options.include_usage reach it"))
+    found.note(*(f"{_who(target, probe)} {line}" for line in sign_lines(dialect, sight, missing)))
     if not sight.thought_names and not is_self_hosted(dialect):
         found.note(f"{target.name}: no thought came back from {probe.model}, so none can be kept")
     if sight.model and sight.model not in (probe.model, *_public_names(target, probe.model)):
         found.note(f"{target.name}: {probe.model} was asked for and {sight.model} says that it answered")
+
+
+def _who(target: Target, probe: Probe) -> str:
+    """Whose sign it is, down to the version where that is known."""
+    version = f", version {probe.version}" if probe.version else ""
+    return f"{target.name} ({probe.model}{version}) shows"
 
 
 def _tell_flags(found: Findings, name: str, *, is_missing: bool, unseen: str) -> None:

@@ -86,11 +86,13 @@ def _facts(probe: Probe) -> dict[str, str]:
     return {
         "status": str(sight.status) if sight.status else "no answer",
         "failed": "" if fault is None else f"{fault.kind}: {fault.message}",
+        "version": probe.version,
         "answered by": sight.model,
         "thought": _thought(sight),
         "text": _quoted(sight.text) if sight.text else "no",
         "tool calls": (", ".join(sight.calls) or "none (one was asked for)") if sight.tools else "",
         "finish_reason": sight.finish_reason,
+        "signs": "" if fault is not None else ", ".join(sight.signs) or "none",
         "usage": f"in {' and '.join(sight.usage_places)}" if sight.usage_places else "not reported",
         "prompt tokens": _count(None if measured is None else measured.prompt_tokens),
         "cached tokens": _cached(sight, cached),
@@ -104,7 +106,7 @@ def _facts(probe: Probe) -> dict[str, str]:
 
 def _thought(sight: Sight) -> str:
     if not sight.thought_names:
-        return "no"
+        return f"yes, split off the text ({sight.thought_bytes:,} bytes)" if sight.thought_bytes else "no"
     return f"yes, in {' and '.join(sight.thought_names)} ({sight.thought_bytes:,} bytes)"
 
 
@@ -188,6 +190,7 @@ def _probe_object(probe: Probe) -> dict[str, object]:
     return {
         "target": probe.target,
         "model": probe.model,
+        "version": probe.version or None,
         "status": sight.status or None,
         "fault": None if fault is None else {"kind": fault.kind.value, "message": fault.message},
         "answered_by": sight.model or None,
@@ -196,6 +199,7 @@ def _probe_object(probe: Probe) -> dict[str, object]:
         "text": sight.text,
         "tool_calls": sight.calls,
         "finish_reason": sight.finish_reason or None,
+        "signs": sight.signs,
         "usage_places": sight.usage_places,
         "prompt_tokens": None if measured is None else measured.prompt_tokens,
         "cached_tokens": None if measured is None else measured.usage.cache_read,

@@ -17,6 +17,7 @@ from backends.faults import Fault, FaultKind, fault_from_response
 from backends.json import encode
 from backends.ports import UpstreamFault
 from kimi_gateway.adapters.discovery import Listing, NotListed, completed, parse
+from kimi_gateway.adapters.engine_version import ask_version
 from kimi_gateway.checks.fetch import Heard, Tools, call_of, hear
 from kimi_gateway.checks.findings import Findings, card_text
 from kimi_gateway.checks.judge import (
@@ -38,12 +39,13 @@ _PASSING = frozenset({FaultKind.RATE})
 @dataclass(slots=True)
 class Look:
     """What looking at a target gave. `usable` are its own names of models that may be probed; `clock_offset_s` is
-    its clock less ours, None where it told no time."""
+    its clock less ours, None where it told no time; `version` is its engine's, "" where it tells none."""
 
     target: Target
     findings: Findings
     usable: tuple[str, ...] = ()
     clock_offset_s: float | None = None
+    version: str = ""
 
 
 async def look_at_target(tools: Tools, target: Target, cards: CardBook) -> Look:
@@ -68,7 +70,8 @@ async def look_at_target(tools: Tools, target: Target, cards: CardBook) -> Look:
         return look
     known, _ = completed(target, listing)
     look.target = known
-    look.findings.well("target", f"{target.name} {target.base_url}", _reached(heard, listing))
+    look.version = await ask_version(tools.upstream, target, timeout_s=tools.list_timeout_s)
+    look.findings.well("target", f"{target.name} {target.base_url}", _reached(heard, listing, look.version))
     await _try_key(tools, look, dialect)
     _look_at_models(look, dialect, listing, cards, at_s=tools.wall())
     return look
@@ -121,9 +124,10 @@ def _listing(look: Look, dialect: Dialect, heard: Heard) -> Listing | None:
     return None
 
 
-def _reached(heard: Heard, listing: Listing) -> str:
+def _reached(heard: Heard, listing: Listing, version: str) -> str:
     count = len(listing.windows)
-    return f"reached in {heard.took_ms} ms, lists {count} model{'' if count == 1 else 's'}"
+    told = f", version {version}" if version else ""
+    return f"reached in {heard.took_ms} ms, lists {count} model{'' if count == 1 else 's'}{told}"
 
 
 async def _try_key(tools: Tools, look: Look, dialect: Dialect) -> None:

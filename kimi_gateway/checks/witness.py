@@ -12,8 +12,9 @@ from backends.faults import Fault
 from backends.fold import Fold
 from backends.json import Json, JsonError, JsonObject, as_count, as_list, as_object, as_str, decode
 from backends.reader import Chunk, ChunkReader, Done, Failed, Item, read_complete
+from backends.sentinel import Sign, usage_signs
 from backends.sse import Event, SseDecoder, SseTooLarge
-from backends.usage import read_usage
+from backends.usage import Measured, read_usage
 from kimi_gateway.checks.findings import Sight
 
 _THOUGHTS: Final = ("reasoning_content", "reasoning", "reasoning_details")
@@ -27,15 +28,28 @@ IN_BODY: Final = "the body"
 
 
 class Witness:
-    """Sees one answer as its bytes come. Times are milliseconds since the request was sent."""
+    """Sees one answer as its bytes come. Times are milliseconds since the request was sent.
 
-    def __init__(self, dialect: Dialect, status: int, headers: Mapping[str, str], *, tools: bool) -> None:
+    `tools`: a tool was offered. `split_think_tags` is the target's setting, for the same reading as the relay's.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        status: int,
+        headers: Mapping[str, str],
+        *,
+        tools: bool,
+        split_think_tags: bool = False,
+    ) -> None:
         self._dialect = dialect
         self._status = status
         self._headers = headers
         self._tools = tools
         self._events = SseDecoder()
-        self._reader = ChunkReader(dialect)
+        self._split_think_tags = split_think_tags
+        self._reader = ChunkReader(dialect, calls_wanted=tools, split_think_tags=split_think_tags)
+        self._signs: set[Sign] = set()  # of an answer that is one body
         self._fold = Fold()
         self._thought_names: dict[str, None] = {}
         self._usage_places: dict[str, None] = {}
@@ -59,7 +73,13 @@ class Witness:
     def whole(self, body: bytes, at_ms: int) -> None:
         """Sees an answer that is one JSON body instead of a stream."""
         self._look(body, place=IN_BODY)
-        found = read_complete(body, self._dialect)
+        found = read_complete(
+            body,
+            self._dialect,
+            calls_wanted=self._tools,
+            split_think_tags=self._split_think_tags,
+            signs=self._signs,
+        )
         if isinstance(found, Fault):
             self._fault = found
             return
@@ -100,8 +120,12 @@ class Witness:
             first_token_ms=self._first_token_ms,
             whole_ms=at_ms,
             tools=self._tools,
+            signs=() if self._fault is not None else tuple(sorted(self._all_signs(measured))),
             fault=self._fault,
         )
+
+    def _all_signs(self, measured: Measured | None) -> frozenset[Sign]:
+        return self._reader.signs | self._signs | usage_signs(measured)
 
     def _take(self, items: list[Item], at_ms: int) -> bool:
         for item in items:

@@ -5,7 +5,8 @@ from typing import Final
 
 _SHARED: Final = "kimi_thinking_"
 """What describes a store that all workers share: every one says the same, and the largest is the latest."""
-_SHARED_TOO: Final = frozenset({"kimi_budget_remaining_usd"})
+_LEFT: Final = "kimi_budget_remaining_usd"
+"""What is left of a budget: the least that a worker knows of is the latest."""
 _OWN: Final = "kimi_thinking_repairs"
 
 
@@ -32,7 +33,9 @@ def merged(texts: Iterable[str]) -> str:
 
 
 def _add(known: dict[str, float], series: str, value: float) -> None:
-    if _is_shared(series):
+    if series.startswith(_LEFT):
+        known[series] = min(known.get(series, value), value)
+    elif _is_shared(series):
         known[series] = max(known.get(series, value), value)
     else:
         known[series] = known.get(series, 0.0) + value
@@ -40,4 +43,4 @@ def _add(known: dict[str, float], series: str, value: float) -> None:
 
 def _is_shared(series: str) -> bool:
     name = series.partition("{")[0]
-    return name in _SHARED_TOO or (name.startswith(_SHARED) and not name.startswith(_OWN))
+    return name.startswith(_SHARED) and not name.startswith(_OWN)

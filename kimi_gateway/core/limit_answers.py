@@ -11,6 +11,10 @@ from kimi_gateway.core.limits import Allowance, Verdict
 from kimi_gateway.errors import GatewayError
 from pricing.money import usd, usd_text
 
+_HEADERS: Final = {
+    "requests": ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+    "tokens": ("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
+}
 _RATES: Final = {
     "requests": "requests a minute",
     "tokens": "tokens a minute",
@@ -100,11 +104,8 @@ def _budget_refusal(verdict: Verdict, key: str, asked_nano: int | None) -> Gatew
 
 
 def _three(name: str, allowance: Allowance) -> dict[str, str]:
-    return {
-        f"x-ratelimit-limit-{name}": str(allowance.limit),
-        f"x-ratelimit-remaining-{name}": str(allowance.left),
-        f"x-ratelimit-reset-{name}": f"{allowance.reset_s:.3f}".rstrip("0").rstrip("."),
-    }
+    reset = f"{allowance.reset_s:.3f}".rstrip("0").rstrip(".")
+    return dict(zip(_HEADERS[name], (str(allowance.limit), str(allowance.left), reset), strict=True))
 
 
 def _seconds(value: float) -> str:

@@ -70,13 +70,14 @@ class Bucket:
     level: float
     at_s: float
 
-    def filled(self, per_minute: int, now_s: float) -> float:
-        """Brings the level up to now and gives it back. A clock that goes back adds nothing."""
-        if now_s > self.at_s:
-            self.level = self.level + (now_s - self.at_s) * per_minute / MINUTE_S
-            self.at_s = now_s
-        self.level = min(per_minute, self.level)
-        return self.level
+    def level_at(self, per_minute: int, now_s: float) -> float:
+        """The level at a moment. A clock that goes back adds nothing."""
+        added = max(0.0, now_s - self.at_s) * per_minute / MINUTE_S
+        return min(per_minute, self.level + added)
+
+    def fill(self, per_minute: int, now_s: float) -> None:
+        """Brings it up to now."""
+        self.level, self.at_s = self.level_at(per_minute, now_s), max(self.at_s, now_s)
 
 
 @dataclass(slots=True)
@@ -156,7 +157,7 @@ class LimitBook:
                 if row is not None:  # what it has cost so far is part of what is held
                     fresh.book(-row.nano, highspeed=row.highspeed)
         for name, done in state.done.items():
-            if done.period == period:
+            if done.period == period and name not in state.holds:
                 _reconcile(fresh, done, booked.rows.get(name))
         for name, row in booked.rows.items():
             if name not in state.holds and name not in state.done:
@@ -247,10 +248,14 @@ class LimitBook:
         return True
 
     def standing(self, key: str, limits: Limits, now_s: float) -> Verdict:
-        """What is left of a key's limits, with nothing reserved."""
+        """What is left of a key's limits, with nothing reserved and nothing changed."""
         state = self._of(key)
-        self._fill(state, limits, now_s)
-        return verdict(_account(state, limits, money_period(limits, now_s)), limits, at_s=now_s)
+        account = Account(
+            state.spent.get(money_period(limits, now_s)) or Spent(),
+            _level(state.requests, limits.rpm, now_s),
+            _level(state.tokens, limits.tpm, now_s),
+        )
+        return verdict(account, limits, at_s=now_s)
 
     def reserved_nano(self, key: str) -> int:
         """What is held for requests under way."""
@@ -321,16 +326,18 @@ class LimitBook:
     def _fill(state: _State, limits: Limits, now_s: float) -> None:
         if limits.rpm:
             state.requests = state.requests or Bucket(limits.rpm, now_s)
-            state.requests.filled(limits.rpm, now_s)
+            state.requests.fill(limits.rpm, now_s)
         if limits.tpm:
             state.tokens = state.tokens or Bucket(limits.tpm, now_s)
-            state.tokens.filled(limits.tpm, now_s)
+            state.tokens.fill(limits.tpm, now_s)
 
-    def _give_back(self, state: _State, hold: _Hold, use: Use, limits: Limits, now_s: float) -> None:
-        self._fill(state, limits, now_s)
-        if use.tokens is not None and state.tokens is not None and limits.tpm:
-            charged = min(hold.tokens, limits.tpm)
-            state.tokens.level = min(limits.tpm, state.tokens.level + charged - use.tokens)
+    @staticmethod
+    def _give_back(state: _State, hold: _Hold, use: Use, limits: Limits, now_s: float) -> None:
+        if use.tokens is None or not limits.tpm:
+            return
+        bucket = state.tokens = state.tokens or Bucket(limits.tpm, now_s)
+        bucket.fill(limits.tpm, now_s)
+        bucket.level = min(limits.tpm, bucket.level + min(hold.tokens, limits.tpm) - use.tokens)
 
     @staticmethod
     def _refusal(state: _State, claim: Claim, limits: Limits, period: str, now_s: float) -> Limit:
@@ -351,6 +358,13 @@ class LimitBook:
         if limits.tpm and state.tokens is not None and state.tokens.level < min(claim.tokens, limits.tpm):
             return "tokens"
         return ""
+
+
+def _level(bucket: Bucket | None, per_minute: int, now_s: float) -> float | None:
+    """A bucket's level; one that nothing was taken from is full, None where there is no such limit."""
+    if not per_minute:
+        return None
+    return float(per_minute) if bucket is None else bucket.level_at(per_minute, now_s)
 
 
 def _account(state: _State, limits: Limits, period: str) -> Account:

@@ -10,6 +10,7 @@ says so in the words of this module.
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final, Literal
 
 Period = Literal["day", "month", "total"]
@@ -20,6 +21,7 @@ BUDGET_MAX_NANO: Final = 2**53 - 1
 """$9,007,199.254740991: the scripts of a shared store reckon in doubles, which are exact up to here."""
 
 MINUTE_S: Final = 60.0
+_HOUR_S: Final = 3600.0
 _BUSY_RETRY_S: Final = 1.0
 """When to ask again where all places are taken: nobody knows when one gets free."""
 
@@ -142,9 +144,13 @@ class Verdict:
 
 def period_name(period: Period, at_s: float) -> str:
     """The name of the period that a moment lies in, such as 2026-11, 2026-11-30 or total."""
-    if period == "total":
-        return "total"
-    moment = datetime.fromtimestamp(at_s, UTC)
+    return "total" if period == "total" else _name(period, at_s // _HOUR_S)
+
+
+@lru_cache(64)
+def _name(period: Period, hour: float) -> str:
+    """The name by Unix hour: no period begins within one, and a request asks for it several times."""
+    moment = datetime.fromtimestamp(hour * _HOUR_S, UTC)
     return moment.strftime("%Y-%m-%d" if period == "day" else "%Y-%m")
 
 

@@ -72,6 +72,10 @@ class Prefix:
         before = self._digests[bisect_left(self._systems, self._indices[turn])]
         return _marked(self.turns[turn].chain, before)
 
+    def index(self, turn: int) -> int:
+        """The index of the message that is the assistant's turn of this number."""
+        return self._indices[turn]
+
     def answer_mark(self, answer: TurnKeys) -> bytes:
         """The mark that the answer with these keys will have in the next request."""
         return _marked(answer.chain, self._digests[-1])

@@ -81,7 +81,7 @@ def byte_bound(text_bytes: int, window: int) -> int:
 
 
 def grown_bound(last_tokens: int, added_bytes: int, window: int) -> int:
-    """A closer bound: what the last turn of the conversation was reported to have, and the bytes that came since."""
+    """A closer bound: what the conversation's last turn was reported to have, and the bytes that came since."""
     return min(last_tokens + added_bytes, window)
 
 

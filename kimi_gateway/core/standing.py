@@ -1,4 +1,5 @@
-"""How targets stand, as far as this process knows: what became of the last question to each, and since when."""
+"""How targets stand, as far as this process knows: what became of the last question to each, since when, and the
+version of its engine."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +27,7 @@ class Standings:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Standing] = {}
+        self._versions: dict[tuple[str, str], str] = {}
 
     def seen(self, name: str, base_url: str, state: State, at_s: float) -> None:
         """Notes what became of a question that ended at `at_s`; a state that lasts keeps its beginning."""
@@ -35,3 +37,11 @@ class Standings:
     def of(self, name: str, base_url: str) -> Standing:
         """The standing of a target."""
         return self._known.get((name, base_url), Standing())
+
+    def runs(self, name: str, base_url: str, version: str) -> None:
+        """Notes the version of a target's engine; "" where it tells none."""
+        self._versions[name, base_url] = version
+
+    def version_of(self, name: str, base_url: str) -> str:
+        """The version of a target's engine when it was asked last, "" where it is not known."""
+        return self._versions.get((name, base_url), "")

@@ -192,6 +192,21 @@ def _at_most(would_tokens: int, prompt_tokens: int | None) -> int:
     return would_tokens if prompt_tokens is None else min(would_tokens, _blocks(prompt_tokens))
 
 
+def known_tokens(record: Record | None, prefix: Prefix, tools: bytes, thoughts: bytes) -> tuple[int, int] | None:
+    """How many tokens the prompt before the newest known answer had, as reported, and the index of the message
+    that answered it; None where the request does not go on from there with the same tools and thoughts.
+
+    `thoughts` are the runs of the request. What stands from that message on came since.
+    """
+    lines = record.lines if record is not None and record.is_of(prefix) else ()
+    for line in lines:
+        if line.tools != tools or line.narrowed or not line.prompt_tokens or not _goes_on(prefix, line):
+            continue
+        if first_difference(line.thoughts, thoughts) is None:
+            return line.prompt_tokens, prefix.index(line.turn)
+    return None
+
+
 # --- after the answer ------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """The account of one request: its row, what was seen of its answer, and the one settlement."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from backends.faults import Fault, FaultKind
 from backends.json import JsonObject
@@ -10,6 +10,7 @@ from kimi_gateway.core.cache_loss import NO_LOSS, Loss, loss_cost_nano, loss_hea
 from kimi_gateway.core.plan import tier_of
 from kimi_gateway.core.warmth import Answered, Observed, observe
 from kimi_gateway.errors import GatewayError
+from kimi_gateway.relay.admission import Admission
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.request import Option, Prepared
 from kimi_gateway.relay.settle import (
@@ -40,7 +41,16 @@ _MODEL_CHARACTERS = 200
 class Account:
     """Books one request over all its attempts. `settle` acts once; later calls change nothing."""
 
-    def __init__(self, ctx: Context, prepared: Prepared, option: Option, row: LedgerRow, began: float) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        prepared: Prepared,
+        option: Option,
+        row: LedgerRow,
+        began: float,
+        admission: Admission | None = None,
+    ) -> None:
+        self._admission = admission
         self._ctx = ctx
         self._prepared = prepared
         self._option = option
@@ -123,6 +133,16 @@ class Account:
     def note(self, anomaly: str) -> None:
         """Something about this request that whoever reads its row should know, by name."""
         note(self.row, (anomaly,))
+
+    @property
+    def limit_headers(self) -> Mapping[str, str]:
+        """What is left of the key's limits by the minute."""
+        return self._admission.headers if self._admission is not None else {}
+
+    async def give_back(self) -> None:
+        """Settles what the request held of its key's limits, once its row is. Acts once."""
+        if self._admission is not None:
+            await self._admission.settle(self.row)
 
     @property
     def attempts(self) -> int:
@@ -224,7 +244,10 @@ class Account:
         if self.row.status != "ok":
             return
         measured = self._used if isinstance(self._used, Measured) else None
-        self._ctx.metrics.signs(self.row.target, self.signs | usage_signs(measured))
+        signs = self.signs | usage_signs(measured)
+        if signs:
+            self._ctx.metrics.signs(self.row.target, signs)
+            self._ctx.signs.seen(self._option.target, self._option.dialect, signs)
 
     def _attempt(self, now: float) -> AttemptRecord:
         fault, option = self._fault, self._option

@@ -8,14 +8,23 @@ from backends.dialect import Dialect
 from backends.ports import Upstream
 from kimi_gateway.core.callers import Caller
 from kimi_gateway.core.retry import RetryBudget
+from kimi_gateway.core.signs import FirstSigns
 from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.metrics import Metrics
-from kimi_gateway.ports import Books
+from kimi_gateway.ports import Books, Limiter
 from kimi_gateway.relay.client import BufferBudget, Scope
+from kimi_gateway.relay.idempotent import Idempotency
 from kimi_gateway.relay.thinking import Thinking
 from kimi_gateway.settings import Settings
 from pricing.ledger.row import LedgerRow
 from pricing.rates import CardBook
+from pricing.tokens import TokenCount
+
+
+class Counting(Protocol):
+    """Counts the tokens of a chat request's body, off the event loop."""
+
+    async def count(self, body: bytes) -> TokenCount: ...
 
 
 class RequestLog(Protocol):
@@ -43,4 +52,8 @@ class Context:
     wall: Callable[[], float]
     random_bits: Callable[[int], int]
     thinking: Thinking
+    idempotency: Idempotency
+    limiter: Limiter
+    signs: FirstSigns
+    counting: Counting
     retries: RetryBudget = field(default_factory=lambda: RetryBudget(0.2))

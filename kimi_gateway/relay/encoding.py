@@ -9,19 +9,20 @@ from typing import Final
 from backends.catalog import foreign_fields
 from backends.dialect import Dialect
 from backends.encode import Incapable, Request, Wish, encode_request, is_costly
+from backends.family import family_of
 from backends.json import JsonError
 from backends.messages import MessageHead, thought_state
 from backends.ports import Call
 from kimi_gateway import __version__
 from kimi_gateway.core.effort import Effort, is_small
-from kimi_gateway.core.repair import RepairPlan, placeholder_for, spliced
+from kimi_gateway.core.repair import RepairPlan, placeholder_for, spliced, with_empty_thoughts
 from kimi_gateway.core.room import fitted, output_limit
 from kimi_gateway.core.sending import Sending, thought_runs
 from kimi_gateway.core.view import Raw, RequestView
-from kimi_gateway.core.warmth import TTL_S, predict
+from kimi_gateway.core.warmth import TTL_S, known_tokens, predict
 from kimi_gateway.errors import InvalidRequest
 from kimi_gateway.relay.context import Context
-from kimi_gateway.relay.request import Option
+from kimi_gateway.relay.request import Option, Options
 from kimi_gateway.relay.thinking import Recall
 from kimi_gateway.settings import Target
 from pricing.estimate import Estimate
@@ -29,6 +30,7 @@ from pricing.estimate import Estimate
 SMALL_LIMIT: Final = "small_output_limit"
 """Disclosed where the output limit likely ends inside the thought."""
 _USER_AGENT: Final = f"kimi-gateway/{__version__}"
+_FRAME_TOKENS_MAX: Final = 64  # what stands around a message, see pricing.estimate
 _DEFAULT_TTL: Final = "5m"  # what Moonshot writes at where nobody asks for another
 
 
@@ -100,6 +102,31 @@ class Encoder:
             tool_ids=request.tool_ids,
         )
 
+    async def options(self, targets: Sequence[tuple[str, str]]) -> Options:
+        """The options of these targets. Raises `InvalidRequest` where none can take the request."""
+        found = Options(targets, self.option)
+        if await found.peek() is None:
+            raise self.refusal()
+        return found
+
+    async def lowered(self, targets: Sequence[tuple[str, str]], limit: int) -> Options:
+        """The same with this output limit. Raises `InvalidRequest`."""
+        self.decided = replace(self.decided, limit=limit)
+        return await self.options(targets)
+
+    def known(self) -> tuple[int, int] | None:
+        """The tokens of the conversation's last prompt as reported, and the bytes that came since, thoughts that
+        are put back included; None where the request does not simply go on from there."""
+        recall, plan = self.recall, self.recall.plan
+        found = known_tokens(recall.record, recall.prefix, recall.tools, thought_runs(self.view.heads, plan))
+        if found is None:
+            return None
+        tokens, index = found
+        since = self.view.messages[index:]
+        thoughts = [item.thought for item in plan.repairs if item.index >= index] if plan is not None else []
+        added = sum(map(len, since)) + sum(thought.size_bytes for thought in thoughts)
+        return tokens, added + _FRAME_TOKENS_MAX * len(since)
+
     def refusal(self) -> InvalidRequest:
         """The 400 that names the field which no target can take."""
         first = self._refusals[0]
@@ -125,7 +152,8 @@ class Encoder:
             thoughts_bytes=history.plan.text_bytes if history.plan is not None else 0,
         )
         disclosed = (view.limit_field or "max_completion_tokens",) if limit != decided.limit else ()
-        if limit is not None and is_small(limit, decided.effort_sent):
+        is_judged = not family_of(upstream_model).passes_through
+        if limit is not None and is_judged and is_small(limit, decided.effort_sent):
             disclosed = (*disclosed, SMALL_LIMIT)
         wish = Wish(
             fields=view.fields,
@@ -153,12 +181,14 @@ class Encoder:
         if recall.plan is None:
             return _History(view.messages, view.heads, _stated_thinking(view))
         output = self.decided.limit or 0
+        placeholder = placeholder_for(upstream_model)
         plan = fitted(recall.plan, dialect, prompt=self.prompt, window=target.window, output=output)
+        plan = with_empty_thoughts(plan, view.heads, placeholder)
         messages, heads = spliced(
             view.messages,
             view.heads,
             plan,
-            placeholder=placeholder_for(upstream_model),
+            placeholder=placeholder,
             keeps_details=dialect.keeps_thought_details,
         )
         return _History(messages, heads, plan.disclosure, plan)

@@ -1,6 +1,7 @@
 """POST /v1/chat/completions as a plain ASGI endpoint: no middleware, no wrapped body."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from backends.json import JsonObject
@@ -9,12 +10,14 @@ from kimi_gateway.core.keys import KeyPolicy
 from kimi_gateway.core.shaping import Shaper
 from kimi_gateway.errors import GatewayError, ShuttingDown
 from kimi_gateway.relay.account import Account
+from kimi_gateway.relay.admission import admit
 from kimi_gateway.relay.client import Client, ClientGone, ClientStalled, Receive, Scope, Send
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.exchange import Exchange
 from kimi_gateway.relay.prepare import prepare
 from kimi_gateway.relay.request import Option, Prepared
 from kimi_gateway.relay.sinks import FoldSink, StreamSink
+from kimi_gateway.relay.thinking import UNAVAILABLE
 from kimi_gateway.relay.upload import Upload
 from pricing.ledger.row import LedgerRow
 
@@ -31,7 +34,8 @@ class ChatEndpoint:
         ctx = self._ctx
         began, started_at = ctx.mono(), ctx.wall()
         own_id = request_id(int(started_at * 1000), ctx.random_bits(80))
-        client = Client(scope, receive, send, stall_timeout_s=ctx.settings.server.client_stall_timeout_s)
+        once = ctx.idempotency.once(scope, send)
+        client = Client(scope, receive, once.send, stall_timeout_s=ctx.settings.server.client_stall_timeout_s)
         ctx.metrics.in_flight_changed(1)
         held_bytes = 0
         key = ""
@@ -41,15 +45,24 @@ class ChatEndpoint:
             policy = ctx.authenticate(scope).policy
             key = policy.name
             client.check_media()
+            once.check()
             body = await Upload(ctx, client).read()
             held_bytes = len(body)
+            if await once.answered(body, key, client, ctx.settings.targets):
+                return
             prepared = await prepare(body, client, policy, ctx)
+            if once.is_unguarded:
+                prepared.recall = replace(prepared.recall, anomaly=UNAVAILABLE)
+            admission = await admit(ctx, prepared, policy, own_id, started_at, body)
             del body
             option = await prepared.options.take()
             assert option is not None, "prepare has looked at it"
-            account = Account(ctx, prepared, option, _row(own_id, started_at, prepared, policy), began)
-            account.open()
-            await _exchange(ctx, prepared, option, account, client).run()
+            row = _row(own_id, started_at, prepared, policy)
+            if admission is not None and admission.limits.has_budget:
+                row.reserved_nano = admission.claim.nano
+            account = Account(ctx, prepared, option, row, began, admission)
+            once.ends_whole(lambda: account.row.status == "ok")
+            await _serve(ctx, prepared, option, account, client)
         except GatewayError as error:
             ctx.metrics.refused(key)
             ctx.books.refused(key, error.code or error.type)
@@ -59,6 +72,16 @@ class ChatEndpoint:
         finally:
             ctx.buffers.give_back(held_bytes)
             ctx.metrics.in_flight_changed(-1)
+            await once.close()
+
+
+async def _serve(ctx: Context, prepared: Prepared, option: Option, account: Account, client: Client) -> None:
+    """Books the request as open and runs it to its end; what it held of its key's limits is given back."""
+    try:
+        account.open()
+        await _exchange(ctx, prepared, option, account, client).run()
+    finally:
+        await account.give_back()
 
 
 async def _refuse(client: Client, error: GatewayError, own_id: str) -> None:
@@ -136,6 +159,7 @@ def head_headers(account: Account) -> Mapping[str, str]:
         headers["x-kimi-adjusted"] = adjusted_header(row.adjusted)
     if row.thinking:
         headers["x-kimi-thinking"] = row.thinking
+    headers.update(account.limit_headers)
     if account.cache_loss:
         headers["x-kimi-cache-loss"] = account.cache_loss
     return headers

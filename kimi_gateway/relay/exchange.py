@@ -111,6 +111,7 @@ class Exchange:
         self._account.settle(status or self._account.ended_by_fault(), error=error)
         self._attempt.close()
         await self._remember(partial=True)
+        await self._account.give_back()
         try:
             await self._sink.fail(error)
         except ClientStalled:
@@ -177,6 +178,7 @@ class Exchange:
         data = self._closing()
         if len(data) <= _QUICK_BYTES:
             self._account.settle("ok")
+            await self._account.give_back()  # before the client can send its next request
             await self._sink.end(data)
         else:
             await self._sink.end(data)  # a client may stall over it, and then its row says so

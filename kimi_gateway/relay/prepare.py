@@ -1,12 +1,13 @@
 """From a body to a call: read, check rights and contract, plan. Raises before anything is booked."""
 
 import asyncio
-from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from backends.contract import Incapable
+from backends.family import family_of
 from kimi_gateway.core.contract import refusal, violations
-from kimi_gateway.core.effort import EffortPolicy, resolve
+from kimi_gateway.core.effort import EffortPolicy, as_stated, resolve
 from kimi_gateway.core.keys import KeyPolicy
 from kimi_gateway.core.plan import Asked, Plan, find_route, plan
 from kimi_gateway.core.tags import read_tags
@@ -15,7 +16,8 @@ from kimi_gateway.errors import Forbidden, InvalidRequest
 from kimi_gateway.relay.client import Client
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.encoding import Decided, Encoder
-from kimi_gateway.relay.request import Options, Prepared
+from kimi_gateway.relay.prices import priced_only
+from kimi_gateway.relay.request import Prepared
 from kimi_gateway.relay.thinking import Recall
 from kimi_gateway.settings import Route, Settings
 from pricing.estimate import estimate_prompt
@@ -36,23 +38,15 @@ async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) 
     broken = await _broken(view) if strict else None
     if broken is not None and len(strict) == len(found.targets):
         raise broken
-    effort = resolve(view.effort, _effort_policy(policy, route, strict=len(strict) == len(found.targets)))
-    decided = Decided(
-        effort=effort,
-        ttl=view.ttl or policy.default_ttl or (route.default_ttl if route is not None else ""),
-        limit=_limit(view, policy, route),
-        narrow_tools_above=route.narrow_tools_above if route is not None else _NARROW_ABOVE,
-    )
+    decided = _decided(view, found, policy, route, strict=len(strict) == len(found.targets))
     recall = await _recall(view, found, policy, client, ctx)
     prompt = estimate_prompt(view.text, messages=len(view.messages), tools="tools" in view.fields)
     encoder = Encoder(view, ctx, decided, recall, prompt, ctx.wall())
-    targets: Sequence[tuple[str, str]] = found.targets
+    targets = priced_only(found.targets, policy, ctx, found.model)
     if broken is not None:
         encoder.refuse(Incapable(broken.param or "messages", broken.message))
         targets = [one for one in targets if one[0] not in strict]
-    options = Options(targets, encoder.option)
-    if await options.peek() is None:
-        raise encoder.refusal()
+    options = await encoder.options(targets)
     return Prepared(
         route=found.route,
         model=found.model,
@@ -68,10 +62,14 @@ async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) 
         named_tier=view.service_tier is not None,
         prompt_estimate=prompt,
         recall=recall,
-        adjusted=tuple(dict.fromkeys((*found.adjusted, *effort.adjusted))),
+        adjusted=tuple(dict.fromkeys((*found.adjusted, *decided.effort.adjusted))),
         tags=read_tags(client.header(b"x-kimi-tags")),
         read_timeout_s=_seconds(client.header(b"x-stainless-read-timeout")),
+        targets=tuple(targets),
+        limit=decided.limit,
         options=options,
+        lower=partial(encoder.lowered, targets),
+        known=encoder.known,
     )
 
 
@@ -89,10 +87,13 @@ def _plan(view: RequestView, client: Client, policy: KeyPolicy, settings: Settin
 
 def _strict_targets(found: Plan, route: Route | None, settings: Settings) -> frozenset[str]:
     """The planned targets to which the contract applies as it is written: by their own setting, else the route's,
-    else the gateway's."""
+    else the gateway's. It is the contract of K3, so a target with a model whose requests pass as they came (K2) is
+    never one of them."""
     usual = (route.contract if route is not None else "") or settings.contract.mode
     modes = {target.name: target.contract or usual for target in settings.targets}
-    return frozenset(name for name, _ in found.targets if modes[name] == "strict")
+    return frozenset(
+        name for name, model in found.targets if modes[name] == "strict" and not family_of(model).passes_through
+    )
 
 
 async def _broken(view: RequestView) -> InvalidRequest | None:
@@ -104,6 +105,21 @@ async def _broken(view: RequestView) -> InvalidRequest | None:
     else:
         found = violations(view)
     return refusal(found) if found else None
+
+
+def _decided(view: RequestView, found: Plan, policy: KeyPolicy, route: Route | None, *, strict: bool) -> Decided:
+    """What is decided before any target is looked at. Raises `InvalidRequest` and `Forbidden` for the effort.
+
+    Where every target has a model whose requests pass as they came (K2), neither the policy for efforts nor a
+    default lifetime applies.
+    """
+    limit = _limit(view, policy, route)
+    narrow_above = route.narrow_tools_above if route is not None else _NARROW_ABOVE
+    if all(family_of(model).passes_through for _, model in found.targets):
+        return Decided(as_stated(view.effort), view.ttl, limit, narrow_above)
+    effort = resolve(view.effort, _effort_policy(policy, route, strict=strict))
+    ttl = view.ttl or policy.default_ttl or (route.default_ttl if route is not None else "")
+    return Decided(effort, ttl, limit, narrow_above)
 
 
 def _limit(view: RequestView, policy: KeyPolicy, route: Route | None) -> int | None:

@@ -53,12 +53,18 @@ class Prepared:
     recall: Recall = field(repr=False)
     adjusted: tuple[str, ...]
     tags: dict[str, str]
+    targets: tuple[tuple[str, str], ...]  # those planned, with the upstream's names of the model
+    limit: int | None  # the output limit of the request, its key or its route
     read_timeout_s: float | None  # how long the client waits between bytes, where it said so
     options: "Options" = field(repr=False)
+    lower: Callable[[int], Awaitable["Options"]] = field(repr=False)  # the options with this output limit
+    known: Callable[[], tuple[int, int] | None] = field(repr=False)
+    """The tokens of the conversation's last prompt as reported, and the bytes that came since; None: not known."""
 
     def release(self) -> None:
         """Lets go of the bodies: content was forwarded, so no further attempt can follow."""
         self.options = Options((), _nothing)
+        self.lower, self.known = _no_options, _unknown
 
 
 class Options:
@@ -81,6 +87,14 @@ class Options:
         """The same, taken."""
         option, self._next = await self.peek(), None
         return option
+
+
+async def _no_options(limit: int) -> Options:
+    return Options((), _nothing)
+
+
+def _unknown() -> tuple[int, int] | None:
+    return None
 
 
 async def _nothing(name: str, model: str) -> Option | None:

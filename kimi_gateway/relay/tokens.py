@@ -1,7 +1,5 @@
 """POST /v1/tokenizers/estimate-token-count in Moonshot's shape, with what the count is worth beside it."""
 
-from typing import Protocol
-
 from backends.json import encode
 from kimi_gateway.errors import GatewayError
 from kimi_gateway.relay.client import Client, ClientGone, ClientStalled, Receive, Scope, Send
@@ -9,18 +7,11 @@ from kimi_gateway.relay.context import Context
 from pricing.tokens import TokenCount
 
 
-class Counting(Protocol):
-    """Counts the tokens of a chat request's body, off the event loop."""
-
-    async def count(self, body: bytes) -> TokenCount: ...
-
-
 class TokenEndpoint:
     """Answers token counts. Nothing goes upstream and nothing is booked."""
 
-    def __init__(self, ctx: Context, counting: Counting) -> None:
+    def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._counting = counting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         server = self._ctx.settings.server
@@ -38,7 +29,7 @@ class TokenEndpoint:
         client.check_media()
         body = await client.read_body(max_bytes=max_bytes, budget=self._ctx.buffers)
         try:
-            found = await self._counting.count(body)
+            found = await self._ctx.counting.count(body)
         finally:
             self._ctx.buffers.give_back(len(body))
         await client.respond(200, {}, encode({"data": _shown(found)}))

@@ -8,7 +8,7 @@ else in the gateway.
 
 from kimi_gateway.settings.load import Flags, load, process_environment
 from kimi_gateway.settings.mistakes import SettingsError
-from kimi_gateway.settings.model import Admin, Route, Settings, Target, with_targets
+from kimi_gateway.settings.model import Admin, Route, Settings, Target, open_mode_problem, with_targets
 from kimi_gateway.settings.reload import carry_over
 from kimi_gateway.settings.tables import Ledger, Server, Timing
 
@@ -24,6 +24,7 @@ __all__ = [
     "Timing",
     "carry_over",
     "load",
+    "open_mode_problem",
     "process_environment",
     "with_targets",
 ]

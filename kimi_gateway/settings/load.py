@@ -8,7 +8,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from backends.json import encode
 from kimi_gateway.core.keys import KeyFormatError, KeyPolicy, KeyRing
-from kimi_gateway.core.openmode import is_loopback
 from kimi_gateway.core.secret import Secret
 from kimi_gateway.settings import tables
 from kimi_gateway.settings.document import Document, read_document
@@ -22,6 +21,7 @@ from kimi_gateway.settings.resolve import (
     resolve_route,
     resolve_seal,
     resolve_target,
+    resolve_webhook,
     targets_from_variables,
 )
 from kimi_gateway.settings.unbuilt import refuse_unbuilt
@@ -144,9 +144,7 @@ def _settings(
     targets, known = _targets(raw, environ, secrets, mistakes)
     routes = _routes(raw, targets, known if is_whole else None, mistakes)
     keys, ring, client_secrets = _keys(raw, secrets, mistakes)
-    server, ledger, admin = sections["server"], sections["ledger"], sections["admin"]
-    if server is not None and is_whole:
-        _check_open_mode(server.host, bool(raw.get("keys")), mistakes)
+    ledger, admin = sections["ledger"], sections["admin"]
     if ledger is not None:
         _check_ledger_url(ledger.url, mistakes)
     if sections["pricing"] is not None:
@@ -154,6 +152,7 @@ def _settings(
     resolved_admin = Admin() if admin is None else resolve_admin(admin, secrets, mistakes)
     if sections["state"] is not None:
         check_state_url(sections["state"].url, mistakes)
+    webhook = resolve_webhook(sections["alerts"], secrets)
     thoughts_secret = resolve_seal(sections["thinking"], sections["state"], secrets, mistakes)
     if mistakes.lines:
         return None
@@ -167,6 +166,7 @@ def _settings(
         key_ring=ring,
         client_secrets=client_secrets,
         thoughts_secret=thoughts_secret,
+        webhook_url=webhook,
     )
 
 
@@ -266,15 +266,6 @@ def _keys(
         ring = KeyRing(())
     policies = tuple(policy for _, _, policy in whole)
     return policies, ring, tuple(secret for _, secret, _ in whole if secret is not None)
-
-
-def _check_open_mode(host: str, has_keys: bool, mistakes: Mistakes) -> None:
-    if not has_keys and not is_loopback(host):
-        mistakes.add(
-            "server.host",
-            f"{host} can be reached from other machines, and without [[keys]] anybody there could spend your "
-            "money; add a key, or listen on 127.0.0.1",
-        )
 
 
 def _check_cards(folder: str, mistakes: Mistakes) -> None:

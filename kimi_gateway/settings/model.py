@@ -114,11 +114,12 @@ class Settings:
     key_ring: KeyRing
     client_secrets: tuple[Secret, ...] = ()
     thoughts_secret: Secret | None = None  # what kept thoughts are sealed with
+    webhook_url: Secret | None = None  # where budgets report
 
     @property
     def open_mode(self) -> bool:
         """No keys: this machine only."""
-        return not self.keys
+        return self.key_ring.is_open
 
     @property
     def on_loopback(self) -> bool:
@@ -134,10 +135,23 @@ class Settings:
             yield self.admin.key.reveal()
         if password := state_url(self.state.url).secret:
             yield password
+        if self.webhook_url is not None:
+            yield self.webhook_url.reveal()
         if self.thoughts_secret is not None:
             yield self.thoughts_secret.reveal()
         for secret in self.client_secrets:
             yield secret.reveal()
+
+
+def open_mode_problem(settings: Settings) -> str:
+    """Why a gateway without any key may not listen where it is to, "" where it may. Keys of the ledger count too,
+    so only who has read them can tell."""
+    if settings.on_loopback:
+        return ""
+    return (
+        f"{settings.server.host} can be reached from other machines, and without keys anybody there could spend "
+        "your money; add [[keys]], make one with `kimi-gateway keys create`, or listen on 127.0.0.1"
+    )
 
 
 def with_targets(settings: Settings, targets: tuple[Target, ...]) -> Settings:

@@ -11,10 +11,11 @@ _BOUND_SERVER: Final = ("host", "port", "workers", "max_connections")
 """Tied to the socket and the descriptors of the process."""
 
 
-def carry_over(old: Settings, new: Settings) -> tuple[Settings, tuple[str, ...]]:
+def carry_over(old: Settings, new: Settings, *, has_more_keys: bool = False) -> tuple[Settings, tuple[str, ...]]:
     """The settings to go on with, and the names of what takes effect only at the next start.
 
-    Raises `SettingsError` where the new ones would open the running listener to everybody.
+    `has_more_keys`: there are others than those of the file. Raises `SettingsError` where the new ones would open
+    the running listener to everybody.
     """
     kept = {name: getattr(old.server, name) for name in _BOUND_SERVER}
     waiting = [f"server.{name}" for name, value in kept.items() if getattr(new.server, name) != value]
@@ -36,7 +37,7 @@ def carry_over(old: Settings, new: Settings) -> tuple[Settings, tuple[str, ...]]
         thoughts_secret=old.thoughts_secret,
         admin=replace(new.admin, listen=old.admin.listen),
     )
-    if merged.open_mode and not is_loopback(merged.server.host):
+    if merged.open_mode and not has_more_keys and not is_loopback(merged.server.host):
         raise SettingsError(
             [
                 f"keys: the gateway listens on {merged.server.host}, so it cannot go on without keys; "

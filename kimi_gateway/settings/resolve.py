@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ import msgspec
 from backends.catalog import DIALECTS
 from backends.dialect import Dialect
 from backends.json import encode
+from kimi_gateway.core.key_record import budget_nano, limits_of
 from kimi_gateway.core.keys import (
     OPEN_NAME,
     KeyFormatError,
@@ -19,11 +21,12 @@ from kimi_gateway.core.keys import (
     digest_of,
     secret_from_text,
 )
+from kimi_gateway.core.limits import Limits
 from kimi_gateway.core.secret import Secret
 from kimi_gateway.core.state_url import StateUrlError, state_url
 from kimi_gateway.settings.mistakes import Mistakes, suggestion
 from kimi_gateway.settings.model import DEFAULT_ALIASES, Admin, Route, Target
-from kimi_gateway.settings.tables import AdminTable, KeyTable, RouteTable, State, TargetTable, Thinking
+from kimi_gateway.settings.tables import AdminTable, Alerts, KeyTable, RouteTable, State, TargetTable, Thinking
 from pricing.rates import Rates
 
 _RESERVED: Final = (OPEN_NAME, "other")  # the caller of open mode; the metrics' label for what is not configured
@@ -83,6 +86,13 @@ def resolve_admin(table: AdminTable, secrets: SecretReader, mistakes: Mistakes) 
             listen = (match["host"].strip("[]"), int(match["port"]))
     key = secrets.variable("admin.key_env", table.key_env, required=False) if table.key_env else None
     return Admin(listen=listen, key=key)
+
+
+def resolve_webhook(alerts: Alerts | None, secrets: SecretReader) -> Secret | None:
+    """Where budgets report, as a secret: such addresses often hold one. None where nowhere is named."""
+    if alerts is None or not alerts.webhook_url_env:
+        return None
+    return secrets.variable("alerts.webhook_url_env", alerts.webhook_url_env)
 
 
 def check_state_url(url: str, mistakes: Mistakes) -> None:
@@ -328,6 +338,7 @@ def resolve_key(
         found = f"has {' and '.join(given)}" if given else "has no secret"
         mistakes.add(path, f"{found}; give exactly one of key_env, key_file and key_sha256")
         return None
+    limits = _limits(table, path, mistakes)
     policy = KeyPolicy(
         name=table.name,
         max_effort=table.max_effort,
@@ -338,6 +349,7 @@ def resolve_key(
         pin=table.pin,
         explain=table.explain,
         thinking_repair=table.thinking_repair,
+        limits=limits,
     )
     readers: dict[str, Callable[[str, str], Secret | None]] = {
         "key_env": secrets.variable,
@@ -352,6 +364,26 @@ def resolve_key(
     except KeyFormatError as err:
         mistakes.add(f"{path}.key_sha256", str(err))
         return None
+
+
+def _limits(table: KeyTable, path: str, mistakes: Mistakes) -> Limits:
+    """The key's limits; each budget that cannot be held is a mistake."""
+    budgets: dict[str, Decimal | None] = {"budget_usd": table.budget_usd, "highspeed_budget_usd": None}
+    budgets["highspeed_budget_usd"] = table.highspeed_budget_usd
+    for name, dollars in budgets.items():
+        try:
+            budget_nano(dollars)
+        except KeyFormatError as err:
+            mistakes.add(f"{path}.{name}", str(err))
+            budgets[name] = None
+    return limits_of(
+        budget_usd=budgets["budget_usd"],
+        highspeed_budget_usd=budgets["highspeed_budget_usd"],
+        period=table.budget_period,
+        rpm=table.rpm,
+        tpm=table.tpm,
+        concurrency=table.concurrency,
+    )
 
 
 def _check_default_effort(table: KeyTable, path: str, mistakes: Mistakes) -> None:

@@ -18,21 +18,17 @@ class Unbuilt:
     built: Callable[[Any], bool] | None = None
 
 
-_BUDGETS = Unbuilt("budgets are not built yet")
-_LIMITS = Unbuilt("limits on requests, tokens and concurrency are not built yet")
+_LIMITS = Unbuilt("limits of targets are not built yet")
 _BREAKER = Unbuilt("the breaker is not built yet")
 _QUEUE = Unbuilt("the queue is not built yet")
 _HIGHSPEED = Unbuilt("rules for Highspeed beyond the model name and service_tier = highspeed are not built yet")
 
 UNBUILT: Final[Mapping[str, Unbuilt]] = {
     "server.cors_origins": Unbuilt("CORS is not built yet"),
-    "state.replicas": Unbuilt("shares of limits during an outage are not built yet"),
     "retry.breaker_failures": _BREAKER,
     "retry.breaker_open_s": _BREAKER,
     "queue.max": _QUEUE,
     "queue.timeout_s": _QUEUE,
-    "alerts.webhook_url_env": Unbuilt("alerts are not built yet"),
-    "timing.keys_refresh_s": Unbuilt("keys in the ledger database are not built yet"),
     "timing.quota_out_s": Unbuilt("taking a target out for its quota is not built yet"),
     "targets.max_concurrency": _LIMITS,
     "targets.rpm": _LIMITS,
@@ -47,12 +43,6 @@ UNBUILT: Final[Mapping[str, Unbuilt]] = {
     "routes.wait_usd_per_hour": Unbuilt("pricing the wait is not built yet"),
     "routes.tier_fallback": _HIGHSPEED,
     "routes.highspeed_aliases": _HIGHSPEED,
-    "keys.budget_usd": _BUDGETS,
-    "keys.highspeed_budget_usd": _BUDGETS,
-    "keys.budget_period": _BUDGETS,
-    "keys.rpm": _LIMITS,
-    "keys.tpm": _LIMITS,
-    "keys.concurrency": _LIMITS,
     "keys.explain": Unbuilt("explaining plans is not built yet"),
 }
 

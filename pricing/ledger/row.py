@@ -91,6 +91,7 @@ class LedgerRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     search_calls: int = 0
     cost_nano: int | None = None
     table_cost_nano: int | None = None  # the card's value where the upstream reported its own
+    reserved_nano: int | None = None  # what was held of a budget for it; None without one
     cost_source: CostSource = "none"
     lines: list[LineRecord] = []
     card: str = ""  # id of the card used, with its date and the write rule

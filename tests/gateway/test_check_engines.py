@@ -154,6 +154,7 @@ def test_a_real_engine_is_well_and_shows_thought_tool_call_and_usage(tmp_path: P
     assert found["tool_calls"] or found["text"]
     assert found["cached_tokens_reported"] is True
     assert found["completion_tokens"] > 0
+    assert found["version"].startswith("b")
     (flags,) = [row["result"] for row in outcome.json["checked"] if row["what"] == "engine flags"]
     assert ("nothing is missing" in flags) == bool(found["tool_calls"])
 

@@ -97,8 +97,8 @@ def test_an_unusable_command_line_is_2(tmp_path: Path, arguments: list[str]) -> 
             'targets["m"].base_url: must stop before /chat/completions; it ends in /v1 at most services',
         ),
         (
-            '[state]\nurl = "redis://127.0.0.1:1/0"\n',
-            "state.url: state shared by several gateways is not built yet; leave it out",
+            '[state]\nurl = "valkey://127.0.0.1:1/0"\n',
+            "state.url: write redis:// for valkey://: the protocol is the same",
         ),
         ('[pricing]\ncards_dir = "no-such-folder"\n', "pricing.cards_dir: "),
         ("", "targets: no target is configured; set one of MOONSHOT_API_KEY, "),

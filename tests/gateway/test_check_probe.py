@@ -105,6 +105,7 @@ def test_json_has_the_same_facts_with_exact_money(tmp_path: Path) -> None:
     assert found == {
         "target": "t",
         "model": "kimi",
+        "version": None,
         "status": 200,
         "fault": None,
         "answered_by": "kimi",
@@ -113,6 +114,7 @@ def test_json_has_the_same_facts_with_exact_money(tmp_path: Path) -> None:
         "text": "pong",
         "tool_calls": [],
         "finish_reason": "stop",
+        "signs": [],
         "usage_places": ["choices[0].usage"],
         "prompt_tokens": 24,
         "cached_tokens": 0,

@@ -44,13 +44,21 @@ def test_without_a_target_it_exits_with_2_and_says_how_to_name_one(tmp_path: Pat
 
 
 def test_mistakes_exit_with_2_a_line_each_and_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "kimi-gateway.toml").write_text("[server]\nprot = 1\nworkers = 3\n")
+    (tmp_path / "kimi-gateway.toml").write_text("[server]\nprot = 1\nworkers = 0\n")
     ended = run("serve", "--port", "70000", directory=tmp_path)
     assert ended.returncode == 2
     assert "3 mistakes in the configuration (kimi-gateway.toml)" in ended.stderr
     assert 'did you mean "port"?' in ended.stderr
     assert "server.port (from --port): must be at most 65535" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_without_any_key_it_listens_on_loopback_only(tmp_path: Path) -> None:
+    env = {"VLLM_BASE_URL": "http://127.0.0.1:9/v1"}
+    ended = run("serve", "--host", "0.0.0.0", "--port", "0", directory=tmp_path, env=env)
+    assert ended.returncode == 2
+    assert "server.host: 0.0.0.0 can be reached from other machines" in ended.stderr
+    assert "keys create" in ended.stderr
 
 
 def test_a_taken_port_exits_with_2_and_the_remedy(tmp_path: Path) -> None:
@@ -112,13 +120,13 @@ def test_a_wrong_option_exits_with_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2
 
 
-def test_what_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
+def test_what_there_is_not_is_refused_by_name(tmp_path: Path) -> None:
     ended = run("emulate", "--dialect", "morse", directory=tmp_path)
     assert ended.returncode == 2
     assert "does not speak morse" in ended.stderr
-    workers = run("serve", "--workers", "2", directory=tmp_path, env={"VLLM_BASE_URL": "http://127.0.0.1:9/v1"})
-    assert workers.returncode == 2
-    assert "server.workers (from --workers): several workers are not built yet" in workers.stderr
+    worker = run("serve", "--as-worker", "{", directory=tmp_path, env={"VLLM_BASE_URL": "http://127.0.0.1:9/v1"})
+    assert worker.returncode == 2
+    assert "--workers N" in worker.stderr
 
 
 def test_the_emulator_serves_alone_until_a_signal(tmp_path: Path) -> None:

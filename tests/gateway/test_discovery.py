@@ -146,7 +146,13 @@ def discovery(upstream: Upstream) -> tuple[Discovery, StringIO, Log]:
 
 
 def test_a_target_that_is_away_is_asked_again_until_it_answers() -> None:
-    upstream = Scripted(Fault(FaultKind.CONNECT, "refused"), None, (503, b""), (200, body({"id": "my-kimi"})))
+    upstream = Scripted(
+        Fault(FaultKind.CONNECT, "refused"),
+        None,
+        (503, b""),
+        (200, body({"id": "my-kimi"})),
+        (200, b'{"version":"0.32.0"}'),
+    )
     found, stream, log = discovery(upstream)
     heard: list[int] = []
 
@@ -157,7 +163,8 @@ def test_a_target_that_is_away_is_asked_again_until_it_answers() -> None:
 
     asyncio.run(main())
     log.close()
-    assert upstream.asked == 4
+    assert upstream.asked == 5
+    assert found.standings.version_of(ENGINE.name, ENGINE.base_url) == "0.32.0"
     assert heard == [1]
     assert dict(found.completed([ENGINE])[0].models) == {"kimi-k3.1-pro": "my-kimi"}
     assert stream.getvalue().count("gave no model list") == 3

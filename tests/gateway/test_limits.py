@@ -207,7 +207,7 @@ def test_what_the_ledger_has_of_a_request_under_way_counts_once() -> None:
         (BookedRow("open", 10), 490 + 40),
         (BookedRow("unsettled", 10, reserved_nano=70), 490 + 40),
         (BookedRow("settled", 40), 500),
-        (BookedRow("settled", 45), 500),  # the ledger is the truth, a repriced row too
+        (BookedRow("settled", 45), 500),  # the ledger is the truth
     ],
 )
 def test_what_ended_counts_once_however_far_the_ledger_is(row: BookedRow | None, spent: int) -> None:

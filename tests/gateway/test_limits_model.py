@@ -127,11 +127,13 @@ def test_a_server_and_the_process_agree_on_every_answer(server: Server, limits: 
             link, lease_s=LEASE_S, keep_s=KEEP_S, prefix=fresh_prefix(), clock=lambda: twins.now_s
         )
         twins = Twins(memory, shared, limits)
-        await shared.greet(alone=True)
-        for key in ("team-a", "team.b_c"):
-            await twins.step(("load", key, "r0", 0, False, 3))
-        for step in steps:
-            await twins.step(step)
-        await link.close()
+        try:
+            await shared.greet(alone=True)
+            for key in ("team-a", "team.b_c"):
+                await twins.step(("load", key, "r0", 0, False, 3))
+            for step in steps:
+                await twins.step(step)
+        finally:
+            await link.close()
 
     asyncio.run(main())

@@ -7,25 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
-from backends.catalog import DIALECTS
-from backends.ports import Call, Reply, Upstream
 from kimi_gateway import __version__
-from kimi_gateway.adapters.state.memory import MemoryConversations
-from kimi_gateway.app import AsgiApp, Receive, Scope, Send, authenticator, create_admin_app, create_app
-from kimi_gateway.core.retry import RetryBudget
-from kimi_gateway.core.thoughts import Bounds
-from kimi_gateway.lifecycle import Lifecycle
-from kimi_gateway.logs import LineWriter, Log
-from kimi_gateway.metrics import Metrics
-from kimi_gateway.ports import Books
-from kimi_gateway.relay.client import BufferBudget
-from kimi_gateway.relay.context import Context
-from kimi_gateway.relay.thinking import Thinking
+from kimi_gateway.app import AsgiApp, Receive, Scope, Send, create_admin_app, create_app
 from kimi_gateway.settings import load
-from pricing.ledger.row import LedgerRow
-from pricing.rates import CardBook
+from support.idle import context
 from support.serving import Served, served
 
 TARGETS = """
@@ -51,38 +37,6 @@ tiers = ["standard"]
 ENVIRON = {"TEAM_A": "kg-team-a-secret", "TEAM_B": "kg-team-b-secret", "KIMI_ADMIN_KEY": "adm-secret"}
 
 
-class NoUpstream(Upstream):
-    """An upstream that nobody calls here."""
-
-    @override
-    async def open(self, call: Call) -> Reply:
-        raise AssertionError("called")
-
-    @override
-    async def close(self) -> None:
-        return
-
-
-class NoBooks(Books):
-    """Books that nobody opens here."""
-
-    @override
-    def open(self, row: LedgerRow) -> None:
-        raise AssertionError("opened")
-
-    @override
-    def progress(self, row: LedgerRow) -> None:
-        raise AssertionError("booked")
-
-    @override
-    def settled(self, row: LedgerRow) -> None:
-        raise AssertionError("settled")
-
-    @override
-    def refused(self, key: str, code: str) -> None:
-        raise AssertionError("refused")
-
-
 async def chat(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
     await send({"type": "http.response.body", "body": b"chat", "more_body": False})
@@ -104,32 +58,6 @@ class Made:
                 await test(Client(made))
 
         asyncio.run(main())
-
-
-def context(path: Path) -> Context:
-    settings = load(path, ENVIRON)
-    stream = (path.parent / "log.txt").open("w")
-    log = Log(LineWriter(stream, format="json"), wall=lambda: 0.0)
-    log.close()
-    stream.close()
-    ctx = Context(
-        settings=settings,
-        cards=CardBook([]),
-        dialects=DIALECTS,
-        upstream=NoUpstream(),
-        books=NoBooks(),
-        metrics=Metrics(),
-        log=log,
-        lifecycle=Lifecycle(),
-        buffers=BufferBudget(1),
-        retries=RetryBudget(0.2),
-        authenticate=authenticator(lambda: ctx.settings),
-        mono=lambda: 0.0,
-        wall=lambda: 0.0,
-        random_bits=lambda _: 0,
-        thinking=Thinking(MemoryConversations(Bounds(0, 0, 1), lambda: 0.0), Metrics()),
-    )
-    return ctx
 
 
 class Client:

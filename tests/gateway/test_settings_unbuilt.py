@@ -13,13 +13,10 @@ from kimi_gateway.settings.unbuilt import UNBUILT
 
 VALUES: Mapping[str, str] = {
     "server.cors_origins": '["https://example.org"]',
-    "state.replicas": "2",
     "retry.breaker_failures": "1",
     "retry.breaker_open_s": "1",
     "queue.max": "1",
     "queue.timeout_s": "1",
-    "alerts.webhook_url_env": '"HOOK"',
-    "timing.keys_refresh_s": "1",
     "timing.quota_out_s": "1",
     "targets.max_concurrency": "1",
     "targets.rpm": "1",
@@ -31,12 +28,6 @@ VALUES: Mapping[str, str] = {
     "routes.wait_usd_per_hour": '"1.00"',
     "routes.tier_fallback": "true",
     "routes.highspeed_aliases": '["fast"]',
-    "keys.budget_usd": '"25.00"',
-    "keys.highspeed_budget_usd": '"5.00"',
-    "keys.budget_period": '"day"',
-    "keys.rpm": "1",
-    "keys.tpm": "1",
-    "keys.concurrency": "1",
     "keys.explain": "true",
 }
 BASES = {

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from pricing.cli import app
-from pricing.cli_unbuilt import Announcing
 from pricing.ledger.journal import JournalWriter
 from pricing.ledger.row import AttemptRecord, LedgerRow, LineRecord
 from pricing.ledger.store import Store
@@ -328,19 +326,6 @@ def test_both_short_forms_of_help_and_the_version_are_there(shell: Shell) -> Non
     for words in (("-h",), ("report", "-h"), ("tokenizer", "fetch", "-h")):
         assert "Usage: kimi-pricing" in shell.run(*words).stdout
     assert re.fullmatch(r"kimi-pricing \d+\.\d+\.\d+\n", shell.run("--version").stdout)
-
-
-def test_a_command_that_is_announced_says_that_it_is_not_built() -> None:
-    class Program(Announcing):
-        not_built = ("later", "now")
-
-    app = typer.Typer(name="some-program", cls=Program)
-    app.callback()(lambda: None)
-    app.command("now")(lambda: print("built"))
-    later = CliRunner().invoke(app, ["later", "--with", "options"])
-    assert (later.exit_code, later.stderr) == (2, "some-program: the command later is not built yet\n")
-    assert CliRunner().invoke(app, ["now"]).stdout == "built\n"
-    assert "Did you mean 'now'?" in CliRunner().invoke(app, ["nwo"]).stderr
 
 
 def test_show_as_json_and_csv_is_the_row_object(shell: Shell) -> None:

@@ -1,6 +1,7 @@
 """The report as a page: whole by itself, readable offline and without a script, and nothing in it runs."""
 
 import re
+import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
@@ -157,3 +158,10 @@ def test_a_page_without_requests_says_so(tmp_path: Path) -> None:
     assert "no requests from the beginning to now" in shown.words
     _, shown = page(tmp_path, "--by", "")
     assert "no requests" in shown.words
+
+
+def test_drawing_leaves_no_hook_in_pythons_imports(tmp_path: Path) -> None:
+    book_rows(tmp_path, ledger())
+    page(tmp_path)
+    assert "pygal" in sys.modules
+    assert [finder for finder in sys.meta_path if type(finder).__module__.startswith("pygal")] == []

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from pricing.ledger.row import AttemptRecord, LedgerRow
 from pricing.ledger.store import Store
 from pricing.ledger.store.repricings import Repricing
 from support.ledger_rows import START, USD, open_row, settled_row
+from support.postgres import postgres
 from support.pricing_cli import book_rows, help_examples, pricing_json, run_pricing, too_wide
 
 CARD = """
@@ -203,6 +206,63 @@ def test_a_repricing_goes_with_its_row_and_needs_one(tmp_path: Path) -> None:
     store.repricings.put([], ["b"])
     assert store.repricings.count() == 0
     store.close()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A new ledger."""
+    if request.param == "sqlite":
+        yield from opened(f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'l.db'}")
+    else:
+        with postgres() as server:
+            yield from opened(server.new_database())
+
+
+def opened(url: str) -> Iterator[Store]:
+    made = Store(url, create=True)
+    yield made
+    made.close()
+
+
+def test_a_repriced_report_is_the_sum_of_the_repriced_rows_however_it_is_grouped(store: Store) -> None:
+    dice = random.Random(7)
+    costs: dict[str, tuple[str, int | None, int | None]] = {}
+    for number in range(200):
+        name, hours = f"r{number}", dice.randrange(72)
+        booked = dice.choice([None, dice.randrange(10**12)])
+        repriced = dice.randrange(10**12) if dice.random() < 0.5 else None
+        source = "unpriced" if booked is None else "card"
+        key = dice.choice("abc")
+        store.upsert(
+            [
+                settled_row(
+                    name,
+                    key=key,
+                    tags={"team": key},
+                    started_at=START - 3600 * hours,
+                    cost_nano=booked,
+                    cost_source=source,
+                    estimated=number % 3 == 0,
+                    assumed=number % 2 == 0,
+                )
+            ]
+        )
+        if repriced is not None:
+            store.repricings.put([Repricing(name, "card", repriced, START)], [])
+        costs[name] = (key, booked, booked if repriced is None else repriced)
+    while store.sum_up_day(before=START):
+        pass
+    for by in (["key"], ["key", "day"], ["key", "hour"], ["tag:team"], ["key", "tier", "status"]):
+        sums: dict[str, int] = {}
+        for row in store.report(by, repriced=True):
+            key = row.by[by[0]] or ""
+            sums[key] = sums.get(key, 0) + (row.cost_nano or 0)
+        expected = {key: sum(new or 0 for owner, _, new in costs.values() if owner == key) for key in "abc"}
+        assert sums == expected
+    unpriced = sum(1 for _, booked, new in costs.values() if booked is None and new is None)
+    assert sum(row.unpriced_requests for row in store.report([], repriced=True)) == unpriced
+    booked_sum = sum(booked or 0 for _, booked, _ in costs.values())
+    assert sum(row.cost_nano or 0 for row in store.report([])) == booked_sum
 
 
 def test_table_and_csv_have_the_same_sums_and_fit_the_page(tmp_path: Path) -> None:

@@ -113,21 +113,31 @@ def behind(key: str, answer: Given) -> Script:
 
 
 class Deployment(ScriptedUpstream):
-    """A scripted upstream whose GET requests are answered by `models` as well; without it, it lists `kimi`."""
+    """A scripted upstream whose GET requests are answered by `models` as well; without it, it lists `kimi`.
 
-    def __init__(self, answers: Sequence[Answer] = (), *, models: Answer | None = None, **options: Any) -> None:
+    `paths` are further GET requests that it answers, by path.
+    """
+
+    def __init__(
+        self,
+        answers: Sequence[Answer] = (),
+        *,
+        models: Answer | None = None,
+        paths: Mapping[str, Answer] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(answers, **options)
-        self._answer: Answer = behind(KEY, listing("kimi")) if models is None else models
+        listed: Answer = behind(KEY, listing("kimi")) if models is None else models
+        self._by_path: Mapping[str, Answer] = {"/v1/models": listed, **(paths or {})}
 
     @override
     async def _probe(self, exchange: Exchange) -> bool:
         self.probes.append(exchange.received)
-        if not exchange.received.path.endswith("/v1/models"):
-            await play({"status": 404, "text": "no such path"}, exchange)
-        elif callable(self._answer):
-            await self._answer(exchange)
+        answer = self._by_path.get(exchange.received.path, {"status": 404, "text": "no such path"})
+        if callable(answer):
+            await answer(exchange)
         else:
-            await play(self._answer, exchange)
+            await play(answer, exchange)
         return exchange.keep
 
 

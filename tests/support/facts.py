@@ -42,6 +42,8 @@ def commands() -> dict[str, set[str]]:
 def _add_command(name: str, command: Any, found: dict[str, set[str]]) -> None:
     given: set[str] = set()
     for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
         if parameter.param_type_name == "argument":
             given.add(str(parameter.name).upper())
         else:
@@ -88,7 +90,7 @@ def our_headers() -> set[str]:
 
 def gateway_headers() -> set[str]:
     """All x- headers that the gateway itself reads or sends, to clients and upstreams."""
-    return {text for text in _texts("kimi_gateway") if _ANY_HEADER.fullmatch(text)}
+    return {text for text in _texts("kimi_gateway") if _ANY_HEADER.fullmatch(text) and not text.endswith("-")}
 
 
 def error_codes() -> set[str]:

@@ -1,18 +1,21 @@
 """Gateways that start in a tenth of the time: forked from a process that has imported everything already.
 
-For tests that kill gateways by the dozen. What runs after the fork is `kimi-gateway serve` as ever. Run as a
-module, this file is that process: it reads orders from standard input, a JSON object a line, and answers each.
+For tests that kill gateways by the dozen, or that need some with different settings. What runs after the fork is
+`kimi-gateway serve` as ever. Its wall clock may be moved: `Clock`. Run as a module, this file is that process: it
+reads orders from standard input, a JSON object a line, and answers each.
 """
 
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from mmap import PROT_READ, mmap
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +24,22 @@ from support.processes import BASE_URL, clean_environment
 _TESTS: Final = Path(__file__).parents[1]
 _START_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.005
+_SECONDS: Final = struct.Struct("d")
+
+
+class Clock:
+    """How far the wall clocks of gateways are ahead of this machine's. It may be moved while they run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.move(0.0)
+
+    def move(self, ahead_s: float) -> None:
+        """Sets them so many seconds ahead."""
+        if not self.path.exists():
+            self.path.write_bytes(bytes(_SECONDS.size))
+        with self.path.open("r+b") as file:
+            file.write(_SECONDS.pack(ahead_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +67,18 @@ class Nursery:
             text=True,
         )
 
-    def start(self) -> Forked:
-        """A gateway that answers. Raises `AssertionError` with its output where it does not come up."""
+    def start(self, config_text: str | None = None, *, clock: Clock | None = None) -> Forked:
+        """A gateway that answers; `config_text` replaces the configuration for it and those that follow.
+
+        Raises `AssertionError` with its output where it does not come up.
+        """
+        if config_text is not None:
+            (self._directory / "kimi-gateway.toml").write_text(config_text, "utf-8")
         self._started += 1
         output = self._directory / f"output-{self._started}.txt"
         arguments = ["serve", "--config", "kimi-gateway.toml", "--port", "0"]
         order = {"arguments": arguments, "directory": str(self._directory), "output": str(output)}
+        order |= {"clock": str(clock.path)} if clock is not None else {}
         pid = int(self._ordered(order)["pid"])
         self._alive[pid] = Forked(pid, "", output)
         end = time.monotonic() + _START_TIMEOUT_S
@@ -118,12 +143,22 @@ def _become(order: Mapping[str, Any]) -> None:
             os.dup2(output.fileno(), 2)
         with Path(os.devnull).open("rb") as nothing:
             os.dup2(nothing.fileno(), 0)
+        if "clock" in order:
+            _follow(order["clock"])
         code = int(app(args=order["arguments"], standalone_mode=False) or 0)
     finally:
         with suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _follow(path: str) -> None:
+    """From now on the wall clock is as far ahead as stands in the file. The machine's own is not touched."""
+    real = time.time
+    with Path(path).open("rb") as file:
+        ahead = mmap(file.fileno(), _SECONDS.size, prot=PROT_READ)
+    time.time = lambda: real() + _SECONDS.unpack(ahead)[0]
 
 
 def main() -> None:

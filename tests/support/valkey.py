@@ -19,9 +19,9 @@ from kimi_gateway.adapters.state.embedded import server_binary
 from kimi_gateway.adapters.state.link import Link
 from kimi_gateway.adapters.state.seal import Seal, seal_of
 from kimi_gateway.adapters.state.thoughts import ValkeyConversations
-from kimi_gateway.core.state_url import state_url
 from kimi_gateway.core.digest import TurnKeys
 from kimi_gateway.core.secret import Secret
+from kimi_gateway.core.state_url import state_url
 from kimi_gateway.core.thought_record import Owner, Thought
 from kimi_gateway.core.thoughts import Bounds, Found
 from kimi_gateway.ports import Remembered
