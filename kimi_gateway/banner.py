@@ -1,10 +1,13 @@
 """What a gateway says on standard output when it is ready: where it is, what stands behind it, who may call."""
 
 from pathlib import Path
+from typing import Final
 
 from kimi_gateway import __version__
 from kimi_gateway.settings import Route, Settings
 from pricing.ledger.address import redacted
+
+_SHOWN: Final = 8
 
 
 def url_of(host: str, port: int) -> str:
@@ -43,6 +46,8 @@ def _route_text(route: Route) -> str:
 def _callers(settings: Settings) -> str:
     if settings.open_mode:
         return "open mode: no keys, so only programs on this machine are served"
-    names = ", ".join(key.name for key in settings.keys[:8])
-    more = f" and {len(settings.keys) - 8} more" if len(settings.keys) > 8 else ""
-    return f"{len(settings.keys)} key{'' if len(settings.keys) == 1 else 's'} ({names}{more})"
+    names = sorted(settings.key_ring.names)
+    if not names:
+        return "nobody: no key works, or the ledger that has them does not answer"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{len(names)} key{'' if len(names) == 1 else 's'} ({', '.join(names[:_SHOWN])}{more})"

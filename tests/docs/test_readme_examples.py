@@ -99,7 +99,8 @@ def executed(example: Example, gateway: Gateway, last_id: str) -> str:
     directory, place = gateway.ledger.parent, f"README.md:{example.block.line}"
     if example.block.language == "python":
         return in_thread(code, place)
-    if code.split()[0] not in PROGRAMS:
+    is_one_command = code.strip().count("\n") == 0 and not set(code) & set("|>")
+    if code.split()[0] not in PROGRAMS or not is_one_command:
         return in_shell(code, place, directory)
     exit_code, printed = in_process(shlex.split(code), directory)
     assert exit_code == 0, f"{place}: {printed}"

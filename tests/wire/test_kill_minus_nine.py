@@ -127,7 +127,7 @@ def drained(directory: Path, url: str) -> list[LedgerRow]:
     drainer = Drainer(directory / ".kimi-journal", url, own=None)
     drainer.drain_once()
     drainer.close()
-    assert [path.name for path in (directory / ".kimi-journal").iterdir()] == []
+    assert [path.name for path in (directory / ".kimi-journal").glob("*.journal")] == []
     store = Store(url)
     rows = list(scan_rows(store))
     (total,) = store.report(())

@@ -34,7 +34,11 @@ name = "moonshot"
 dialect = "moonshot"
 base_url = "{upstream}/v1"
 api_key_env = "OUTAGE_KEY"
+[[keys]]
+name = "team"
+key_env = "TEAM_KEY"
 """
+SECRETS = {"OUTAGE_KEY": "sk-outage", "TEAM_KEY": "kg-team-of-the-outage"}
 
 
 def ask(base_url: str, number: int) -> Heard:
@@ -45,7 +49,7 @@ def ask(base_url: str, number: int) -> Heard:
         "stream": number % 2 == 0,
         "messages": [{"role": "user", "content": f"number={number}"}],
     }
-    return post(base_url, request, {"x-kimi-meta": "1"})
+    return post(base_url, request, {"x-kimi-meta": "1", "authorization": f"Bearer {SECRETS['TEAM_KEY']}"})
 
 
 def cost_of(heard: Heard) -> str:
@@ -102,7 +106,7 @@ def test_postgresql_may_be_away_at_the_start_and_in_mid_load(tmp_path: Path) -> 
         ledger = server.new_database()
         server.stop()
         config = CONFIG.format(ledger=ledger, upstream=upstream)
-        with gateway_process(config, {"OUTAGE_KEY": "sk-outage"}, directory=tmp_path) as gateway:
+        with gateway_process(config, SECRETS, directory=tmp_path) as gateway:
             first = ask(gateway.base_url, 0)
             assert httpx2.get(f"{gateway.root_url}/ready").status_code == 200
             server.start()
