@@ -68,6 +68,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column("estimate_bound_usd", "usd"),
     Column("cache_lost_tokens", "count"),
     Column("cache_lost_usd", "usd"),
+    Column("allocated_usd", "usd"),
     Column("attempt_log", "json"),
     Column("raw_usage", "json"),
     Column("owner", "text", outside=True),

@@ -6,10 +6,11 @@ from backends.faults import Fault, FaultKind
 from backends.json import JsonObject
 from backends.sentinel import Sign, usage_signs
 from backends.usage import Measured
+from kimi_gateway.core.allocation import allocated_nano
 from kimi_gateway.core.cache_loss import NO_LOSS, Loss, loss_cost_nano, loss_header, loss_object
 from kimi_gateway.core.plan import tier_of
 from kimi_gateway.core.warmth import Answered, Observed, observe
-from kimi_gateway.errors import GatewayError
+from kimi_gateway.errors import GatewayError, LedgerUnavailable
 from kimi_gateway.relay.admission import Admission
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.request import Option, Prepared
@@ -62,7 +63,7 @@ class Account:
         self._fault: Fault | None = None
         self._used: Used | None = None
         self._asked_at_ms = 0
-        self._sent_s = 0.0
+        self._sent_s = self._mark = 0.0
         self._loss: Loss = NO_LOSS
         self._loss_nano: int | None = None
         self.row = row
@@ -73,7 +74,11 @@ class Account:
     def open(self) -> None:
         """Books that the request is about to go upstream. Raises `LedgerUnavailable`."""
         self._start(self._option)
-        self._ctx.books.open(self.row)
+        try:
+            self._ctx.books.open(self.row)
+        except LedgerUnavailable:
+            self._allocate()
+            raise
 
     def _start(self, option: Option) -> None:
         row = self.row
@@ -86,6 +91,7 @@ class Account:
         record = self._prepared.recall.record
         row.prefix = record.shown_id if record is not None else ""
         self._sent_s = self._ctx.wall()
+        self._mark = self._ctx.allocation.begin(option.target.name, self._ctx.mono())
         self._lose(option.warmth.loss(self._prepared.prompt_estimate.tokens))
 
     def _lose(self, loss: Loss) -> None:
@@ -125,6 +131,7 @@ class Account:
     def again(self, option: Option) -> None:
         """A further attempt follows the one that failed, which is noted; nothing of it was forwarded."""
         self._past.append(self._attempt(self._ctx.mono()))
+        self._allocate()
         self.tally = Tally()
         self.signs = set()
         self._fault = self._first_byte = self._used = None
@@ -229,6 +236,8 @@ class Account:
         if error is not None:
             row.error_type, row.error_code, row.message = error.type, error.code or "", error.message
         row.total_ms = self._ms(now)
+        if row.target:
+            self._allocate()
         row.attempts = [*self._past, self._attempt(now)]
         self._note_signs()
         self._ctx.books.settled(row)
@@ -238,6 +247,14 @@ class Account:
         if self._option.repaired:
             self._ctx.metrics.repaired(self._option.repaired)
         self._ctx.log.settled(row)
+
+    def _allocate(self) -> None:
+        """Adds what the attempt that ends took of its target's GPUs, where their price is known."""
+        target = self._option.target
+        shared_s = self._ctx.allocation.end(target.name, self._mark, self._ctx.mono())
+        if target.gpu_nano_per_hour:
+            took = allocated_nano(shared_s, target.gpu_nano_per_hour)
+            self.row.allocated_nano = (self.row.allocated_nano or 0) + took
 
     def _note_signs(self) -> None:
         """Counts what the answer shows of its engine, where it came to an end of its own."""

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from backends.dialect import Dialect
 from backends.ports import Upstream
+from kimi_gateway.core.allocation import Allocation
 from kimi_gateway.core.callers import Caller
 from kimi_gateway.core.retry import RetryBudget
 from kimi_gateway.core.signs import FirstSigns
@@ -56,4 +57,5 @@ class Context:
     limiter: Limiter
     signs: FirstSigns
     counting: Counting
+    allocation: Allocation = field(default_factory=Allocation)
     retries: RetryBudget = field(default_factory=lambda: RetryBudget(0.2))

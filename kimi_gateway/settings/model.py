@@ -58,6 +58,7 @@ class Target:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     contract: str = ""  # adjust | strict; "" = the route's, else the gateway's
     split_think_tags: bool = False
+    gpu_nano_per_hour: int = 0  # what all its GPUs together cost; 0 = nobody said
     models_assumed: bool = False
     """Nobody stated its models: where it does not list the usual name, the only model it lists is meant."""
 

@@ -27,6 +27,7 @@ from kimi_gateway.core.state_url import StateUrlError, state_url
 from kimi_gateway.settings.mistakes import Mistakes, suggestion
 from kimi_gateway.settings.model import DEFAULT_ALIASES, Admin, Route, Target
 from kimi_gateway.settings.tables import AdminTable, Alerts, KeyTable, RouteTable, State, TargetTable, Thinking
+from pricing.money import NANO
 from pricing.rates import Rates
 
 _RESERVED: Final = (OPEN_NAME, "other")  # the caller of open mode; the metrics' label for what is not configured
@@ -167,6 +168,7 @@ def resolve_target(
         extra_body=extra_body,
         contract=table.contract,
         split_think_tags=table.split_think_tags,
+        gpu_nano_per_hour=int((table.gpu_usd_per_hour or 0) * NANO),
         models_assumed=not table.models and not dialect.base_url,
     )
 

@@ -34,7 +34,6 @@ UNBUILT: Final[Mapping[str, Unbuilt]] = {
     "targets.rpm": _LIMITS,
     "targets.tpm": _LIMITS,
     "targets.tpd": _LIMITS,
-    "targets.gpu_usd_per_hour": Unbuilt("allocated GPU cost is not built yet; `prices` prices tokens"),
     "routes.policy": Unbuilt(
         "this policy is not built yet; use order or cost (for now both try the targets as they are written)",
         lambda v: v in ("order", "cost"),

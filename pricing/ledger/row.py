@@ -92,6 +92,7 @@ class LedgerRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     cost_nano: int | None = None
     table_cost_nano: int | None = None  # the card's value where the upstream reported its own
     reserved_nano: int | None = None  # what was held of a budget for it; None without one
+    allocated_nano: int | None = None  # its share of the GPUs' time; None where nobody said what they cost
     cost_source: CostSource = "none"
     lines: list[LineRecord] = []
     card: str = ""  # id of the card used, with its date and the write rule

@@ -66,6 +66,7 @@ def _details(row: LedgerRow) -> dict[str, object]:
         "estimate_bound_usd": money_text(row.estimate_bound_nano),
         "cache_lost_tokens": row.cache_lost_tokens,
         "cache_lost_usd": money_text(row.cache_lost_nano),
+        "allocated_usd": money_text(row.allocated_nano),
         "attempt_log": [_attempt(attempt) for attempt in row.attempts],
         "raw_usage": row.raw_usage,
         "owner": row.owner,

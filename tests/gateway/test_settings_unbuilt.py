@@ -22,7 +22,6 @@ VALUES: Mapping[str, str] = {
     "targets.rpm": "1",
     "targets.tpm": "1",
     "targets.tpd": "1",
-    "targets.gpu_usd_per_hour": '"2.50"',
     "routes.policy": '"fastest"',
     "routes.weights": '{ "a" = 2 }',
     "routes.wait_usd_per_hour": '"1.00"',
