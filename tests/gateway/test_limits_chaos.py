@@ -23,12 +23,6 @@ PERIODS = Periods(lease_s=1.0, release_s=0.5, grace_s=0.3, tick_s=0.05, recount_
 GATEWAYS = 4
 
 
-class Reserving(LedgerRow, kw_only=True):
-    """A row that says what was held for its request."""
-
-    reserved_nano: int = 0
-
-
 class Fleet:
     """Gateways on one state and one ledger. `counted` is what each request has cost or may cost at most."""
 
@@ -75,7 +69,7 @@ class Fleet:
             await gateway.settle(claim, BUDGET, Use(cost))
 
     def _row(self, name: str, **fields: Any) -> LedgerRow:
-        return Reserving(**msgspec.structs.asdict(open_row(name, **fields)), reserved_nano=self.counted[name])
+        return msgspec.structs.replace(open_row(name, **fields), reserved_nano=self.counted[name])
 
     async def drain(self) -> None:
         """Brings the journals into the ledger, a little late."""

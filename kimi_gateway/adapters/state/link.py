@@ -27,6 +27,7 @@ from kimi_gateway.ports import StateUnavailable
 Argument = bytes | int | str
 T = TypeVar("T")
 
+_CROWD_WAIT_S: Final = 5.0
 _OLDEST_MAJOR: Final = 6  # the oldest whose scripts may read the clock and then write, and that can unlink
 
 
@@ -173,7 +174,8 @@ class Link:
             return await self._execute("EVAL", script.source, *args)
 
     async def _execute(self, *command: Argument) -> Any:
-        async with asyncio.timeout(self._connect_timeout_s + self._operation_timeout_s), self._slots:
+        await self._take_slot()
+        try:
             connection = self._idle.pop() if self._idle else self._new_connection()
             whole = False
             try:
@@ -189,6 +191,16 @@ class Link:
                 raise
             finally:
                 await self._take_back(connection, whole)
+        finally:
+            self._slots.release()
+
+    async def _take_slot(self) -> None:
+        """Waits for a connection. A crowd here is no sign that the server is down, and marks nothing as such."""
+        try:
+            async with asyncio.timeout(_CROWD_WAIT_S):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise StateUnavailable(f"all connections to the state at {self.shown} are in use") from None
 
     async def _make_ready(self, connection: AbstractConnection) -> None:
         """Connects where needed: it is new, the server has hung up since, or has sent what nobody asked for."""
