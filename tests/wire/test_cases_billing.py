@@ -180,7 +180,8 @@ def test_bill_06_the_reported_counter_decides_and_a_changed_effort_forecasts_no_
         heard = ask(made, request, ok({**one["usage"], "total_tokens": 8250}))
         headers = heard.headers
         costs.append(made.row(heard)["cost_usd"])
-        messages = [*messages, heard.json["choices"][0]["message"], {"role": "user", "content": f"on {number}"}]
+        answered = heard.json["choices"][0]["message"]
+        messages = [*messages, answered, {"role": "user", "content": f"on {number}"}]
     assert costs == expect["cost_usd"]
     assert headers["x-kimi-cache-loss"].startswith("effort;")
 
