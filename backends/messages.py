@@ -21,7 +21,7 @@ Unset = msgspec.UnsetType
 UNSET = msgspec.UNSET
 
 
-class MessageHead(msgspec.Struct):
+class MessageHead(msgspec.Struct, gc=False):
     """The members that rules look at; a member that is there but null is a `Raw` null, not unset."""
 
     role: str

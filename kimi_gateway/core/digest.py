@@ -15,7 +15,7 @@ own name first. Where a store on another machine must not see digests of prompts
 more with the operator's secret. The label in each hash carries a version: new rules change it, and old keys miss.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
@@ -36,6 +36,8 @@ _CACHE_MARKS: Final = frozenset({"cache_control", "prompt_cache_breakpoint"})
 
 _QUICK_MESSAGES: Final = 64
 _QUICK_BYTES: Final = 65_536
+_PIECE_BYTES: Final = 131_072  # about a millisecond
+_MESSAGE_BYTES: Final = 1_024  # a message costs as much as so many bytes, however short it is
 
 _CHAIN: Final = b"chain/1\n"
 _ANCHOR: Final = b"anchor/1\n"
@@ -155,8 +157,20 @@ class TurnMemo:
 
 
 def read_history(heads: Sequence[MessageHead], memo: TurnMemo) -> History:
-    """The keys of every assistant turn in a list of messages. Touches the bytes once; larger lists belong in a
-    thread. Never raises: what is not JSON is known by its bytes."""
+    """The keys of every assistant turn in a list of messages. Touches the bytes once; what is large belongs in
+    pieces. Never raises: what is not JSON is known by its bytes."""
+    steps = history_steps(heads, memo)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            history: History = end.value
+            return history
+
+
+def history_steps(heads: Sequence[MessageHead], memo: TurnMemo) -> Generator[None, None, History]:
+    """The same in pieces of about a millisecond."""
+    seen_bytes = 0
     chain: _Row = sha256(_CHAIN)
     anchor: _Row | None = None
     keys: dict[int, TurnKeys] = {}
@@ -165,6 +179,10 @@ def read_history(heads: Sequence[MessageHead], memo: TurnMemo) -> History:
         role = head.role
         if role in _SYSTEM_ROLES:
             continue
+        seen_bytes += len(_bytes(head.content)) + len(_bytes(head.tool_calls)) + _MESSAGE_BYTES
+        if seen_bytes > _PIECE_BYTES:
+            yield
+            seen_bytes = 0
         value, substantial = memo.digest(head)
         if role == "user":
             anchor = sha256(_ANCHOR)
@@ -179,8 +197,7 @@ def read_history(heads: Sequence[MessageHead], memo: TurnMemo) -> History:
 
 
 def is_large(heads: Sequence[MessageHead]) -> bool:
-    """The history takes more than about a millisecond to digest: it belongs in a thread, in one and the same,
-    because several that compete for the interpreter hold up the event loop for longer than one."""
+    """The history takes more than about a millisecond to digest."""
     if len(heads) > _QUICK_MESSAGES:
         return True
     return sum([len(_bytes(head.content)) + len(_bytes(head.tool_calls)) for head in heads]) > _QUICK_BYTES

@@ -43,7 +43,7 @@ def _name(raw: Raw | None) -> str | list[str] | None:
         return [bytes(raw).hex()]
 
 
-class Thought(msgspec.Struct, frozen=True, array_like=True):
+class Thought(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One thought as it goes back into a message: JSON texts, `text` a string, `details` OpenRouter's
     `reasoning_details` whole. `partial`: the answer was cut, this is what was delivered."""
 

@@ -6,6 +6,7 @@ A wrong type or value in a field we read is a 400 that names it; about other fie
 """
 
 import re
+from collections.abc import Generator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -52,11 +53,27 @@ class RequestView:
 
 def read(body: bytes) -> RequestView:
     """The view of a body. Raises `InvalidRequest` naming field, problem and remedy."""
+    steps = read_steps(body)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            view: RequestView = end.value
+            return view
+
+
+def read_steps(body: bytes) -> Generator[None, None, RequestView]:
+    """The same in pieces, for large bodies. Raises `InvalidRequest`."""
     fields, characters = _top_level(body)
+    yield
     text = _text_size(body, characters)
+    yield
     stream = _typed(fields, "stream", bool) or False
     limit, limit_field = _output_limit(fields)
-    messages, heads = _messages(fields)
+    messages = _slices(fields)
+    yield
+    heads = _heads(fields["messages"])
+    yield
     _check_prefix(heads, fields)
     return RequestView(
         fields=fields,
@@ -187,7 +204,7 @@ def _model(fields: dict[str, Raw]) -> str:
     return str(model)
 
 
-def _messages(fields: dict[str, Raw]) -> tuple[list[Raw], list[MessageHead]]:
+def _slices(fields: dict[str, Raw]) -> list[Raw]:
     raw = fields.get("messages")
     if raw is None:
         raise InvalidRequest(
@@ -195,13 +212,6 @@ def _messages(fields: dict[str, Raw]) -> tuple[list[Raw], list[MessageHead]]:
         )
     try:
         messages = _items.decode(raw)
-        heads = read_heads(raw)
-    except MessageError as err:
-        raise InvalidRequest(
-            f"{err.path}: {err}; each message is an object with a role and content",
-            code="missing_field" if "missing required field" in str(err) else "invalid_type",
-            param=err.path,
-        ) from err
     except msgspec.DecodeError as err:
         raise InvalidRequest(
             "messages must be an array of objects", code="invalid_type", param="messages"
@@ -210,7 +220,18 @@ def _messages(fields: dict[str, Raw]) -> tuple[list[Raw], list[MessageHead]]:
         raise InvalidRequest(
             "messages is empty; send at least one message", code="invalid_value", param="messages"
         )
-    return messages, heads
+    return messages
+
+
+def _heads(messages: Raw) -> list[MessageHead]:
+    try:
+        return read_heads(messages)
+    except MessageError as err:
+        raise InvalidRequest(
+            f"{err.path}: {err}; each message is an object with a role and content",
+            code="missing_field" if "missing required field" in str(err) else "invalid_type",
+            param=err.path,
+        ) from err
 
 
 def _check_prefix(heads: list[MessageHead], fields: dict[str, Raw]) -> None:

@@ -16,6 +16,7 @@ from kimi_gateway.ports import Books, Limiter
 from kimi_gateway.relay.client import BufferBudget, Scope
 from kimi_gateway.relay.idempotent import Idempotency
 from kimi_gateway.relay.thinking import Thinking
+from kimi_gateway.relay.turnstile import Turnstile
 from kimi_gateway.settings import Settings
 from pricing.ledger.row import LedgerRow
 from pricing.rates import CardBook
@@ -57,5 +58,6 @@ class Context:
     limiter: Limiter
     signs: FirstSigns
     counting: Counting
+    turnstile: Turnstile = field(default_factory=Turnstile)
     allocation: Allocation = field(default_factory=Allocation)
     retries: RetryBudget = field(default_factory=lambda: RetryBudget(0.2))

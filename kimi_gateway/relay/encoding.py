@@ -24,6 +24,7 @@ from kimi_gateway.errors import InvalidRequest
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.request import Option, Options
 from kimi_gateway.relay.thinking import Recall
+from kimi_gateway.relay.turnstile import HEAVY_BYTES
 from kimi_gateway.settings import Target
 from pricing.estimate import Estimate
 
@@ -138,7 +139,12 @@ class Encoder:
 
     async def _encoded(self, wish: Wish, dialect: Dialect) -> Request:
         encode = partial(encode_request, wish, dialect, foreign_fields(dialect))
-        return await asyncio.to_thread(encode) if is_costly(wish, dialect) else encode()
+        if is_costly(wish, dialect):
+            return await asyncio.to_thread(encode)
+        if sum(map(len, wish.messages)) < HEAVY_BYTES:
+            return encode()
+        async with self.ctx.turnstile:
+            return encode()
 
     def _wish(
         self, target: Target, upstream_model: str, history: _History, warm_tokens: int

@@ -11,7 +11,7 @@ from kimi_gateway.core.effort import EffortPolicy, as_stated, resolve
 from kimi_gateway.core.keys import KeyPolicy
 from kimi_gateway.core.plan import Asked, Plan, find_route, plan
 from kimi_gateway.core.tags import read_tags
-from kimi_gateway.core.view import Raw, RequestView, read
+from kimi_gateway.core.view import Raw, RequestView, read, read_steps
 from kimi_gateway.errors import Forbidden, InvalidRequest
 from kimi_gateway.relay.client import Client
 from kimi_gateway.relay.context import Context
@@ -19,6 +19,7 @@ from kimi_gateway.relay.encoding import Decided, Encoder
 from kimi_gateway.relay.prices import priced_only
 from kimi_gateway.relay.request import Prepared
 from kimi_gateway.relay.thinking import Recall
+from kimi_gateway.relay.turnstile import HEAVY_BYTES, in_pieces
 from kimi_gateway.settings import Route, Settings
 from pricing.estimate import estimate_prompt
 
@@ -31,7 +32,7 @@ _CHEAP_TOOLS_BYTES: Final = 16 * 1024
 
 async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) -> Prepared:
     """The prepared request. Raises `InvalidRequest`, `NotFound`, `Forbidden`."""
-    view, settings = read(body), ctx.settings
+    view, settings = await _view(body, ctx), ctx.settings
     found = _plan(view, client, policy, settings)
     route = find_route(view.model, settings.routes)
     strict = _strict_targets(found, route, settings)
@@ -71,6 +72,14 @@ async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) 
         lower=partial(encoder.lowered, targets),
         known=encoder.known,
     )
+
+
+async def _view(body: bytes, ctx: Context) -> RequestView:
+    """The view of a body; a large one is read in its turn and in pieces."""
+    if len(body) < HEAVY_BYTES:
+        return read(body)
+    async with ctx.turnstile:
+        return await in_pieces(read_steps(body))
 
 
 def _plan(view: RequestView, client: Client, policy: KeyPolicy, settings: Settings) -> Plan:

@@ -1,15 +1,13 @@
 """What is remembered of conversations: recalled before a request goes upstream, kept before its answer ends.
 
-Thoughts that clients lose, and the record of what which target has cached. Long histories are digested in one
-thread, so that they do not stall other answers; one, because several would only take turns at the interpreter's
-lock. Where the store does not answer, thoughts are missing and the row says so: no request fails for it.
+Thoughts that clients lose, and the record of what which target has cached. Long histories are digested one at a
+time and in pieces, so that they do not stall other answers. Where the store does not answer, thoughts are missing
+and the row says so: no request fails for it.
 """
 
-import asyncio
 import logging
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
@@ -17,7 +15,7 @@ from typing import Final
 import msgspec
 
 from backends.json import JsonObject
-from kimi_gateway.core.digest import History, TurnKeys, TurnMemo, is_large, read_history
+from kimi_gateway.core.digest import History, TurnKeys, TurnMemo, history_steps, is_large, read_history
 from kimi_gateway.core.prefix import Prefix, places_to_look, read_prefix
 from kimi_gateway.core.repair import RepairPlan, plan_repair, wanted
 from kimi_gateway.core.sending import ToolsMemo
@@ -27,6 +25,7 @@ from kimi_gateway.core.warm_record import Record, pack, unpack
 from kimi_gateway.core.warmth import Observed
 from kimi_gateway.metrics import Metrics
 from kimi_gateway.ports import Conversations, Remembered, StateUnavailable
+from kimi_gateway.relay.turnstile import Turnstile, in_pieces
 
 UNAVAILABLE: Final = "state_unavailable"
 """The anomaly of a row whose conversation could not be looked up or kept."""
@@ -54,12 +53,12 @@ class Recall:
 class Thinking:
     """Recalls and keeps."""
 
-    def __init__(self, store: Conversations, metrics: Metrics) -> None:
+    def __init__(self, store: Conversations, metrics: Metrics, turnstile: Turnstile | None = None) -> None:
         self._store = store
+        self._turnstile = turnstile or Turnstile()
         self._memo = TurnMemo()
         self._tools = ToolsMemo()
         self._metrics = metrics
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="digests")
         self._problem = ""
 
     async def recall(
@@ -87,13 +86,14 @@ class Thinking:
 
     async def _history(self, view: RequestView, conversation: str | None) -> tuple[History, Prefix]:
         if not is_large(view.heads):
-            return self._read(view, conversation)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._read, view, conversation)
+            history = read_history(view.heads, self._memo)
+            return history, self._prefix(history, view, conversation)
+        async with self._turnstile:
+            history = await in_pieces(history_steps(view.heads, self._memo))
+            return history, self._prefix(history, view, conversation)
 
-    def _read(self, view: RequestView, conversation: str | None) -> tuple[History, Prefix]:
-        history = read_history(view.heads, self._memo)
-        found = read_prefix(history, view.heads, view.messages, view.fields, self._memo, conversation=conversation)
-        return history, found
+    def _prefix(self, history: History, view: RequestView, conversation: str | None) -> Prefix:
+        return read_prefix(history, view.heads, view.messages, view.fields, self._memo, conversation=conversation)
 
     async def _remembered(
         self, owner: Owner, keys: Sequence[TurnKeys], places: Sequence[bytes]
@@ -156,10 +156,6 @@ class Thinking:
             self._metrics.thinking(await self._store.statistics())
         except StateUnavailable:
             return
-
-    def close(self) -> None:
-        """Ends the thread once what it is at is done."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _passable(header: str | None, cache_key: Raw | None) -> str:
