@@ -49,6 +49,8 @@ class Siblings:
             self._server.close()
         with suppress(FileNotFoundError):
             self._own.unlink()
+        with suppress(OSError):  # the last one, where the supervisor was killed; else it is not empty, or not ours
+            self._directory.rmdir()
 
 
 async def _ask(path: Path) -> str | None:

@@ -6,8 +6,8 @@ which a turn is known again.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -146,15 +146,6 @@ def conversations(draw: st.DrawFn) -> list[tuple[list[Message], Message]]:
     return rounds
 
 
-@contextmanager
-def gateway(**settings: Any) -> Iterator[InProcess]:
-    made = InProcess(**settings)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 def results_for(message: Message, added: Sequence[Message]) -> list[Message]:
     """The added messages, results under the ids that the client itself uses."""
     ids = iter([call["id"] for call in message.get("tool_calls", [])])
@@ -196,7 +187,7 @@ def test_to_one_target_a_shared_prefix_keeps_its_bytes(
             message = change(message)
         return thoughts[number](message)
 
-    with gateway() as made:
+    with nullcontext(InProcess()) as made:
         for earlier, later in pairwise(requests_of(made, rounds, back)):
             for name in DIALECTS:
                 assert later[name].messages[: len(earlier[name].messages)] == earlier[name].messages
@@ -213,7 +204,7 @@ def test_whether_a_client_still_has_a_thought_changes_nothing_that_is_said(
     def back(turn: int, number: int, message: Message) -> Message:
         return choices.draw(st.sampled_from(THOUGHTS))(message)
 
-    with gateway() as made:
+    with nullcontext(InProcess()) as made:
         for earlier, later in pairwise(requests_of(made, rounds, back)):
             for name in DIALECTS:
                 before, after = said(earlier[name]), said(later[name])
@@ -233,7 +224,7 @@ def test_a_store_that_lost_the_conversation_changes_the_bytes_and_says_so() -> N
     asked: Message = {"role": "user", "content": "Begin."}
     answer: Message = {"role": "assistant", "content": LONG, "reasoning_content": "one"}
     history = [asked, drop(answer), {"role": "user", "content": "On."}]
-    with gateway(bounds=Bounds(retention_s=10.0)) as made:
+    with nullcontext(InProcess(bounds=Bounds(retention_s=10.0))) as made:
         made.answered([asked], answer)
         before = made.sent(history)
         made.now_s = 11.0

@@ -90,9 +90,6 @@ class InProcess:
             found[name] = Sent(messages, encode(members), option.thinking)
         return found
 
-    def close(self) -> None:
-        self._thinking.close()
-
 
 def _body(messages: Sequence[Message], fields: Mapping[str, Any]) -> bytes:
     return encode({"model": PRO, "reasoning_effort": "max", **fields, "messages": list(messages)})

@@ -187,7 +187,7 @@ def test_bill_06_the_reported_counter_decides_and_a_changed_effort_forecasts_no_
 
 
 def test_the_four_check_figures_come_out_exactly(made: Lab) -> None:
-    """100,000 tokens of prompt, 80,000 of them read and 15,000 written, 2,000 of output, at both tiers and TTLs."""
+    """100,000 tokens of prompt, 80,000 read and 15,000 written, 2,000 of output, at both tiers and TTLs."""
     usage = {
         "prompt_tokens": 100_000,
         "completion_tokens": 2_000,
