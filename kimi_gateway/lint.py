@@ -219,7 +219,7 @@ def _print_table(found: Lint) -> None:
         grid = table([(head, False) for head in heads], width=None if on_terminal else _WIDTH)
         for finding in found.findings:
             one = finding.violation
-            state = text("repairs it", "green") if finding.repaired else text("sends it as it is", "red")
+            state = text("repairs it", "green") if finding.repaired else text("does not repair it", "red")
             grid.add_row(text(one.path or _ROOT), text(one.what), text(one.remedy), state)
         console.print(grid)
     for line in _note_lines(found.notes):

@@ -37,7 +37,8 @@ def identify(headers: Headers, keys: KeyRing) -> Caller:
     policy = keys.find(bearer(headers))
     if policy is None:
         raise _unauthenticated(
-            f"this API key is not one of this gateway's; keys are set in [[keys]] of its configuration, {_HOW}",
+            "this API key is not one of this gateway's, or not any more; keys are made by `kimi-gateway keys`, or "
+            f"set in [[keys]] of its configuration; {_HOW}",
             "invalid_api_key",
         )
     return Caller(policy.name, policy)

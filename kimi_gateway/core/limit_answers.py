@@ -15,6 +15,8 @@ _HEADERS: Final = {
     "requests": ("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
     "tokens": ("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
 }
+_HELD_RETRY_S: Final = 2.0
+"""When to ask again for what is only held: nobody knows when a request ends."""
 _RATES: Final = {
     "requests": "requests a minute",
     "tokens": "tokens a minute",
@@ -29,8 +31,8 @@ def refusal(verdict: Verdict, *, key: str, concurrency: int = 0, asked_nano: int
     allowance = {"requests": verdict.requests, "tokens": verdict.tokens}.get(verdict.refused_by)
     limit = allowance.limit if allowance is not None else concurrency
     return GatewayError(
-        f"the key {key} has used its {limit:,} {_RATES[verdict.refused_by]}; send the request again after the "
-        "time in retry-after",
+        f"the key {key} may have {limit:,} {_RATES[verdict.refused_by]}, and has them; send the request again after "
+        "the time in retry-after",
         status=429,
         type="rate_limit_error",
         code="rate_limit_exceeded",
@@ -84,21 +86,28 @@ def _budget(whole: int | None, left: int | None, spent: int) -> dict[str, object
 
 
 def _budget_refusal(verdict: Verdict, key: str, asked_nano: int | None) -> GatewayError:
+    """Without money for it. What is only held for requests under way comes back as they end: then it makes sense to
+    ask again soon."""
     whole, left = verdict.decided
-    name = "Highspeed budget" if verdict.refused_by == "highspeed_budget" else "budget"
-    asked = "" if asked_nano is None else f", and this request may cost up to {usd_text(asked_nano)}"
+    fast = verdict.refused_by == "highspeed_budget"
+    held = whole - (verdict.highspeed_spent_nano if fast else verdict.spent_nano) - left
+    waits = asked_nano is not None and held > 0 and asked_nano <= left + held
+    asked = "" if asked_nano is None else f", and this request may cost up to {usd_text(asked_nano)} USD"
     has_end = verdict.retry_after_s > 0
     then = "wait for the next period (retry-after)" if has_end else "have the budget raised"
+    if waits:
+        then = f"wait for those under way, for which {usd_text(held)} USD are held"
+    retry_s = _HELD_RETRY_S if waits else verdict.retry_after_s
     return GatewayError(
-        f"of the {name} of {usd_text(whole)} USD of the key {key} {usd_text(left)} USD are left{asked}; ask for a "
-        f"shorter answer (max_completion_tokens), or {then}",
+        f"the key {key} has {usd_text(left)} USD left of its {'Highspeed budget' if fast else 'budget'} of "
+        f"{usd_text(whole)} USD{asked}; ask for a shorter answer (max_completion_tokens), or {then}",
         status=402,
         type="insufficient_quota",
         code="budget_exceeded",
         headers={
             **rate_headers(verdict),
-            **({"retry-after": _seconds(verdict.retry_after_s)} if has_end else {}),
-            "x-should-retry": "false",
+            **({"retry-after": _seconds(retry_s)} if has_end or waits else {}),
+            "x-should-retry": "true" if waits else "false",
         },
     )
 

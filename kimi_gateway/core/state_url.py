@@ -57,6 +57,8 @@ def _unknown(scheme: str) -> str:
     if scheme in ("valkey", "valkeys"):
         other = "redis" if scheme == "valkey" else "rediss"
         return f"write {other}:// for {scheme}://: the protocol is the same"
+    if not scheme:
+        return f"the address of the state has no scheme; expected {_KINDS} (also rediss:// and unix://)"
     return f"there is no state of the kind {scheme[:20]!r}; expected {_KINDS} (also rediss:// and unix://)"
 
 

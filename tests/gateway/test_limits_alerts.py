@@ -197,24 +197,32 @@ def test_a_budget_refuses_with_what_is_left_and_when_it_begins_anew() -> None:
     assert (error.status, error.type, error.code) == (402, "insufficient_quota", "budget_exceeded")
     assert error.headers == {"retry-after": "86401", "x-should-retry": "false"}
     assert error.message == (
-        "of the budget of 25 USD of the key team-a 0.5 USD are left, and this request may cost up to 1.31; ask "
+        "the key team-a has 0.5 USD left of its budget of 25 USD, and this request may cost up to 1.31 USD; ask "
         "for a shorter answer (max_completion_tokens), or wait for the next period (retry-after)"
     )
+
+
+def test_what_is_only_held_is_worth_a_short_wait() -> None:
+    verdict = Verdict("budget", 86_400.2, "2026-11", USD, 4_000, spent_nano=5_000_000)
+    error = refusal(verdict, key="team-a", asked_nano=160_000_000)
+    assert error.headers == {"retry-after": "2", "x-should-retry": "true"}
+    assert "wait for those under way, for which 0.994996 USD are held" in error.message
+    assert refusal(verdict, key="team-a", asked_nano=2 * USD).headers["x-should-retry"] == "false"
 
 
 def test_a_budget_for_all_time_says_no_time() -> None:
     error = refusal(Verdict("highspeed_budget", 0.0, "total", highspeed_nano=5, highspeed_left_nano=-3), key="k")
     assert error.headers == {"x-should-retry": "false"}
-    assert "of the Highspeed budget of 0.000000005 USD of the key k 0 USD are left" in error.message
+    assert "the key k has 0 USD left of its Highspeed budget of 0.000000005 USD" in error.message
     assert "have the budget raised" in error.message
 
 
 @pytest.mark.parametrize(
     ("by", "words", "wait"),
     [
-        ("requests", "has used its 60 requests a minute", "1"),
-        ("tokens", "has used its 1,000 tokens a minute", "13"),
-        ("concurrency", "has used its 5 requests at one time", "1"),
+        ("requests", "may have 60 requests a minute", "1"),
+        ("tokens", "may have 1,000 tokens a minute", "13"),
+        ("concurrency", "may have 5 requests at one time", "1"),
     ],
 )
 def test_a_rate_refuses_with_the_time_to_wait(by: str, words: str, wait: str) -> None:

@@ -144,7 +144,7 @@ def test_the_table_says_where_what_and_who_repairs_it() -> None:
     head, name, mode, note, summary = out.splitlines()
     assert head.split() == ["where", "what", "remedy", "the", "gateway"]
     assert name.startswith("tools[0].function.name  ")
-    assert name.endswith("sends it as it is")
+    assert name.endswith("does not repair it")
     assert mode.startswith(f"tools[0].{LOOSE_PLACE}  values without a type")
     assert mode.endswith("repairs it")
     assert note == (

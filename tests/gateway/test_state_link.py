@@ -81,7 +81,7 @@ def test_an_address_is_shown_without_its_secrets(text: str, shown: str) -> None:
     ("text", "words"),
     [
         ("", r"memory:// \(one worker\), embedded:// \(.*\) or redis://"),
-        ("secret@cache:6379", r"no state of the kind '';"),
+        ("secret@cache:6379", r"has no scheme;"),
         ("postgres://u:secret@cache", r"kind 'postgres'; expected memory:// .*, embedded:// .* or redis://"),
         ("valkeys://u:secret@cache", r"write rediss:// for valkeys://"),
         ("memory://secret", r"takes nothing behind it"),
