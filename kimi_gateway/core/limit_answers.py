@@ -31,8 +31,8 @@ def refusal(verdict: Verdict, *, key: str, concurrency: int = 0, asked_nano: int
     allowance = {"requests": verdict.requests, "tokens": verdict.tokens}.get(verdict.refused_by)
     limit = allowance.limit if allowance is not None else concurrency
     return GatewayError(
-        f"the key {key} may have {limit:,} {_RATES[verdict.refused_by]}, and has them; send the request again after "
-        "the time in retry-after",
+        f"the key {key} may have {limit:,} {_RATES[verdict.refused_by]}, and has them; send the request again "
+        "after the time in retry-after",
         status=429,
         type="rate_limit_error",
         code="rate_limit_exceeded",
@@ -86,8 +86,8 @@ def _budget(whole: int | None, left: int | None, spent: int) -> dict[str, object
 
 
 def _budget_refusal(verdict: Verdict, key: str, asked_nano: int | None) -> GatewayError:
-    """Without money for it. What is only held for requests under way comes back as they end: then it makes sense to
-    ask again soon."""
+    """The 402. What is only held for requests under way comes back as they end: then it makes sense to ask again
+    soon."""
     whole, left = verdict.decided
     fast = verdict.refused_by == "highspeed_budget"
     held = whole - (verdict.highspeed_spent_nano if fast else verdict.spent_nano) - left

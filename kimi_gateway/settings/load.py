@@ -282,8 +282,8 @@ def _check_ledger_url(url: str, mistakes: Mistakes) -> None:
     if scheme != "sqlite" and not scheme.startswith("postgres"):
         mistakes.add(
             "ledger.url",
-            "must be sqlite:///kimi-ledger.db (a file here), sqlite:////var/lib/kimi-ledger.db (three slashes and the "
-            "path) or postgresql+psycopg://user:password@host/database",
+            "must be sqlite:///kimi-ledger.db (a file here), sqlite:////var/lib/kimi-ledger.db (three slashes and "
+            "the path) or postgresql+psycopg://user:password@host/database",
         )
     elif scheme == "sqlite" and url.rstrip("/").endswith((":", ":memory:")):
         mistakes.add("ledger.url", "names no file; a ledger in memory would be lost at every stop")
