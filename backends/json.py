@@ -4,8 +4,9 @@ Numbers with a fraction become `Decimal` and leave again with the same digits, s
 probability is never bent by a binary float.
 """
 
+import re
 from decimal import Decimal
-from typing import TypeAlias, Union, cast
+from typing import Final, TypeAlias, Union, cast
 
 import msgspec
 
@@ -29,6 +30,24 @@ def decode(data: bytes | bytearray | memoryview) -> Json:
         raise JsonError(str(err)) from err
     except ArithmeticError as err:  # 1e9999999999999999999 is JSON, and no number to Decimal
         raise JsonError("a number is out of range") from err
+
+
+_HALVES: Final = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+
+
+def decode_answer(data: bytes) -> Json:
+    """The value of an upstream's JSON, in which half a character becomes U+FFFD: proxies that cut UTF-16 split an
+    emoji between two events, and an answer is not lost for one. Raises `JsonError`."""
+    try:
+        return decode(data)
+    except JsonError:
+        whole = _HALVES.sub(rb"\\ufffd", data)
+        if whole == data:
+            raise
+        return decode(whole)
 
 
 def encode(value: object) -> bytes:

@@ -22,7 +22,7 @@ import msgspec
 from backends.choice import Choice, Rules, Tally, rules
 from backends.dialect import Dialect
 from backends.faults import Fault, FaultKind, fault_from_error_object
-from backends.json import Json, JsonError, JsonObject, as_count, as_list, as_object, as_str, decode
+from backends.json import Json, JsonError, JsonObject, as_count, as_list, as_object, as_str, decode, decode_answer
 from backends.sentinel import Sign
 from backends.sse import DONE, MAX_EVENT_BYTES, Comment, Frame, SseDecoder, SseTooLarge
 
@@ -157,7 +157,7 @@ class ChunkReader:
             self._end(items)
             return
         try:
-            value = decode(data)
+            value = decode_answer(data)
         except JsonError as err:
             if data.strip():
                 text = data.decode("utf-8", "replace")
@@ -293,7 +293,7 @@ def read_complete(
     if text.startswith(b"<"):
         return Fault(FaultKind.SERVER, "the upstream answered with an HTML page instead of JSON")
     try:
-        value = decode(text)
+        value = decode_answer(text)
     except JsonError as err:
         return Fault(FaultKind.SERVER, f"the upstream's answer is not JSON, or was cut: {err}")
     answer = as_object(value)

@@ -23,8 +23,9 @@ NO_ARGUMENTS: Final = "{}"
 _QUOTE: Final = ord('"')
 _ESCAPE: Final = ord("\\")
 _ASCII_END: Final = 0x80
-# White space as it may be written: plain, escaped, or not ASCII (which is looked at then).
-_WHITE: Final = re.compile(rb'"(?:[\s\x80-\xff]|\\[nrtbf]|\\u[0-9a-fA-F]{4})*"')
+_ESCAPED: Final = re.compile(r"\\(?:([nrtbf])|u([0-9a-fA-F]{4}))")
+_LOOK_BYTES: Final = 256  # a text that begins with so much white space is looked at whole
+_ESCAPE_BYTES: Final = 6
 
 
 class PastFunction(msgspec.Struct):
@@ -80,11 +81,23 @@ def _is_object_text(text: str) -> bool:
 
 def is_blank_text(text: Raw) -> bool:
     """The slice is a string of white space, or an empty one; a long text costs no more than a short one."""
-    first = memoryview(text)[1] if len(text) > 1 else 0
-    if (_QUOTE < first < _ASCII_END and first != _ESCAPE) or _WHITE.match(text) is None:
+    view = memoryview(text)
+    if len(view) < 2 or view[0] != _QUOTE:
+        return False
+    first = view[1]
+    if (_QUOTE < first < _ASCII_END and first != _ESCAPE) or _begins_with_more(view):
         return False
     value = as_str(_decoded(text))
     return value is not None and not value.strip()
+
+
+def _begins_with_more(text: memoryview) -> bool:
+    """The first bytes of a string hold something besides white space, plain or escaped."""
+    is_long = len(text) > _LOOK_BYTES
+    # What may be cut, a character or an escape, is left out of the look.
+    head = bytes(text[1 : _LOOK_BYTES - _ESCAPE_BYTES] if is_long else text[1:-1]).decode("utf-8", "ignore")
+    plain = _ESCAPED.sub(lambda found: chr(int(found[2], 16)) if found[2] else " ", head)
+    return bool(plain.strip().rstrip("\\u" + "0123456789abcdefABCDEF" if is_long else ""))
 
 
 def read_calls(tool_calls: Raw) -> list[PastCall] | None:
@@ -152,4 +165,7 @@ def _decoded(raw: Raw) -> Json:
     try:
         return decode(bytes(raw))
     except JsonError:
-        return cast(Json, json.loads(bytes(raw)))
+        try:
+            return cast(Json, json.loads(bytes(raw)))
+        except (ValueError, RecursionError):  # a number of thousands of digits, say
+            return None

@@ -21,7 +21,7 @@ from backends.json import Json, JsonError, as_count, as_list, as_object, as_str,
 from backends.media import media_fault
 from backends.schema_rules import Violation
 from backends.schema_rules import violations as schema_violations
-from backends.tool_rules import Tool, name_violations, read_tool, tool_violations
+from backends.tool_rules import Tool, read_tool, tool_violations
 from kimi_gateway.core.view import Raw, RequestView
 from kimi_gateway.errors import InvalidRequest
 
@@ -214,7 +214,8 @@ def _of_media(view: RequestView) -> Iterator[tuple[int, Violation]]:
 
 def _of_declared_tools(view: RequestView) -> Iterator[tuple[int, Violation]]:
     """Tools in messages, each list by itself, and their names among all tools of the request."""
-    known = _readable(decode(bytes(view.fields["tools"])), "tools") if "tools" in view.fields else []
+    stated = _readable(decode(bytes(view.fields["tools"])), "tools") if "tools" in view.fields else []
+    known = {name: tool.path for tool in reversed(stated) if (name := as_str(tool.name)) is not None}
     for index, head in enumerate(view.heads):
         if not isinstance(head.tools, Raw) or not holds(head.tools):
             continue
@@ -223,11 +224,14 @@ def _of_declared_tools(view: RequestView) -> Iterator[tuple[int, Violation]]:
         own = _readable(listed, path)
         for violation in tool_violations(listed, path=path):
             yield index, violation
-        within = {one.path for one in name_violations(own)}
-        for violation in name_violations([*known, *own]):
-            if violation.path.startswith(path) and violation.path not in within:
-                yield index, violation
-        known += own
+        for tool in own:
+            name = as_str(tool.name)
+            if name is not None and name in known:
+                what = f"the name {name} is that of {known[name]} too"
+                yield index, Violation(tool.name_path, "duplicate", what, "rename one of them")
+        for tool in own:
+            if (name := as_str(tool.name)) is not None:
+                known.setdefault(name, tool.path)
 
 
 def _readable(tools: Json, path: str) -> list[Tool]:

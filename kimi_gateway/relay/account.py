@@ -27,13 +27,16 @@ from kimi_gateway.relay.settle import (
     seller_of,
 )
 from kimi_gateway.relay.tally import Tally
-from pricing.estimate import estimate_tokens
+from pricing.estimate import Estimate, estimate_tokens
 from pricing.ledger.row import AttemptRecord, LedgerRow, Status
 from pricing.money import usd, usd_text
 
 _MAYBE_BILLED = frozenset({FaultKind.TIMEOUT, FaultKind.RESET, FaultKind.INCOMPLETE})
 """Faults after the request was sent: the upstream may have charged for it."""
 
+
+_BEYOND = 4
+"""So many windows are no token count any more: windows that are not stated are taken to be the usual one."""
 
 _MODEL_CHARACTERS = 200
 """As much of a name that an upstream gives itself as is kept."""
@@ -305,15 +308,31 @@ class Account:
         if tally.usage is not None:
             self.row.raw_usage = tally.usage
             measured = measured_use(tally.usage, self._option.dialect, tally.headers, prepared.ttl)
-            wrong = doubts(measured, tally.delivered_bytes)
+            wrong = doubts(measured, tally.delivered_bytes) or self._beyond(measured)
             self._used = self._estimate(wrong) if wrong else measured
         elif self._was_answered():
             self._used = self._estimate()
         book(self.row, self._used, self._tag())
 
+    def _beyond(self, measured: Measured) -> tuple[str, ...]:
+        """The anomaly of a report far beyond what the target's window could ever hold."""
+        most = _BEYOND * self._option.target.window
+        is_beyond = (measured.prompt_tokens or 0) > most or (
+            measured.completion_tokens or 0
+        ) > most * self._prepared.n
+        return (*measured.anomaly, "usage_beyond_window") if is_beyond else ()
+
     def _estimate(self, anomaly: tuple[str, ...] = ()) -> Estimated:
         """What must have been used, from what was sent and delivered."""
-        return Estimated(self._prepared.prompt_estimate, estimate_tokens(self.tally.delivered_bytes), anomaly)
+        output = estimate_tokens(self.tally.delivered_bytes)
+        limit = self._output_bound()
+        if output.tokens > limit:
+            output, anomaly = Estimate(limit, min(output.low, limit), limit), (*anomaly, "output_beyond_limit")
+        return Estimated(self._prepared.prompt_estimate, output, anomaly)
+
+    def _output_bound(self) -> int:
+        """The most tokens that all answers together can have: by the request's limit, else by the window."""
+        return (self._prepared.limit or self._option.target.window) * self._prepared.n
 
     def _was_answered(self) -> bool:
         """A model worked on it: content came, or the answer had begun when the client left."""

@@ -49,8 +49,14 @@ class Admission:
         """`x-ratelimit-…` for the limits that there are."""
         return rate_headers(self.verdict)
 
+    async def abandon(self) -> None:
+        """Gives everything back where the request came to no row. Acts once, and not after `settle`."""
+        if not self._settled:
+            self._settled = True
+            await self.limiter.settle(self.claim, self.limits, Use(0, 0))
+
     async def settle(self, row: LedgerRow) -> None:
-        """Replaces the reservation by what the row booked; what exceeds it is named in the row. Acts once."""
+        """Replaces the reservation by what the row booked. Acts once."""
         if self._settled:
             return
         self._settled = True
@@ -62,7 +68,10 @@ class Admission:
             tokens = row.prompt_tokens + row.completion_tokens
         elif row.cost_nano == 0:
             tokens = 0
-        use = Use(row.cost_nano or 0, tokens, highspeed=row.tier == "highspeed")
+        # What came without a price is not free: the reservation stands for it.
+        unknown = self.claim.nano if self.limits.has_budget else 0
+        nano = row.cost_nano if row.cost_nano is not None else unknown
+        use = Use(nano, tokens, highspeed=row.tier == "highspeed")
         await self.limiter.settle(self.claim, self.limits, use)
 
 
@@ -122,13 +131,22 @@ async def _claimed(
         claim = replace(claim, nano=found.nano, tokens=found.tokens)
         verdict = await request.ctx.limiter.admit(claim, request.limits, last=False)
         if verdict.admitted:
-            await request.take(found)
+            await _taken(request, claim, found)
             break
         if verdict.refused_by not in ("budget", "highspeed_budget") or not request.may_lower:
             break
         left = verdict.decided[1]
     assert verdict is not None
     return verdict, claim
+
+
+async def _taken(request: "_Request", claim: Claim, found: Offer) -> None:
+    """Makes the request one of the size that was reserved; what cannot be sent so holds nothing."""
+    try:
+        await request.take(found)
+    except BaseException:
+        await request.ctx.limiter.settle(claim, request.limits, Use(0, 0))
+        raise
 
 
 class _Request:

@@ -38,6 +38,7 @@ class ChatEndpoint:
         client = Client(scope, receive, once.send, stall_timeout_s=ctx.settings.server.client_stall_timeout_s)
         ctx.metrics.in_flight_changed(1)
         held_bytes = 0
+        admission = None
         key = ""
         try:
             if not ctx.lifecycle.accepting:
@@ -70,6 +71,8 @@ class ChatEndpoint:
         except (ClientGone, ClientStalled):
             return
         finally:
+            if admission is not None:
+                await admission.abandon()
             ctx.buffers.give_back(held_bytes)
             ctx.metrics.in_flight_changed(-1)
             await once.close()

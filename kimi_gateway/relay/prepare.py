@@ -109,7 +109,8 @@ async def _broken(view: RequestView) -> InvalidRequest | None:
     """The 400 that names every violation of Moonshot's contract; None for a request that keeps to it."""
     tools = view.fields.get("tools")
     size = sum(map(len, view.messages))
-    if size > _CHEAP_BODY_BYTES or (tools is not None and len(tools) > _CHEAP_TOOLS_BYTES):
+    declared = sum(len(head.tools) for head in view.heads if isinstance(head.tools, Raw))
+    if size > _CHEAP_BODY_BYTES or declared + (len(tools) if tools is not None else 0) > _CHEAP_TOOLS_BYTES:
         found = await asyncio.to_thread(violations, view)
     else:
         found = violations(view)

@@ -179,15 +179,21 @@ def _object(value: Any, where: str) -> Mapping[str, Any]:
     return value
 
 
+_DIGITS = 30
+"""More places before or after the point than any amount of money has."""
+_LATEST_S = 7_258_118_400.0  # the year 2200
+
+
 def _amount(value: Any, where: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
         raise BillError(f"{where}: an amount in dollars was expected, not {value!r}")
     try:
         amount = Decimal(value)
+        finite = amount.is_finite() and abs(amount.adjusted()) < _DIGITS
     except InvalidOperation as err:
         raise BillError(f"{where}: {value!r} is no amount; expected dollars such as 0.0212") from err
-    if not amount.is_finite():
-        raise BillError(f"{where}: {value!r} is no amount")
+    if not finite:
+        raise BillError(f"{where}: {str(value)[:40]!r} is no amount of dollars that a bill can have")
     return amount
 
 
@@ -209,11 +215,15 @@ def _instant(value: Any, where: str) -> float:
     try:
         if isinstance(value, str) and not value.replace(".", "", 1).isdecimal():
             at = datetime.fromisoformat(value)
-            return (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()
-        seconds = float(value)
-    except (TypeError, ValueError) as err:
+            seconds = (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()
+        else:
+            seconds = float(value)
+    except (TypeError, ValueError, OverflowError) as err:
         raise BillError(f"{where}: {value!r} is no time; expected 2026-11-30T12:00:00Z or Unix seconds") from err
-    return seconds / 1000 if seconds >= _MS_MIN else seconds
+    found = seconds / 1000 if seconds >= _MS_MIN else seconds
+    if not 0 <= found < _LATEST_S:
+        raise BillError(f"{where}: {str(value)[:40]!r} is no time of a bill")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

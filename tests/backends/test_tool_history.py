@@ -1,6 +1,7 @@
 """Past tool calls and blank texts: what would poison a session is mended, everything else keeps its bytes."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -131,3 +132,40 @@ def test_whatever_stands_there_decodes_to_an_object_afterwards(arguments: Any) -
         made = Raw(msgspec.json.encode(mended.calls))
         assert are_sound(made)
         assert mended_calls(made) is None
+
+
+def test_a_long_text_outside_ascii_is_judged_by_its_beginning() -> None:
+    text = msgspec.Raw(b'"' + "中".encode() * 3_000_000 + b'"')
+    tracemalloc.start()
+    try:
+        assert not is_blank_text(text)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 100_000
+
+
+@pytest.mark.parametrize(
+    ("text", "blank"),
+    [
+        ('""', True),
+        ('"\\u3000\\n "', True),
+        ('"\u3000\u2003"', True),
+        ('"' + " " * 5_000 + '"', True),
+        ('"' + " " * 5_000 + '."', False),
+        ('"' + "\\u0020" * 500 + '"', True),
+        ('"\\u4e2d"', False),
+        ('"' + "\u3000" * 500 + 'x"', False),
+    ],
+)
+def test_white_space_of_any_kind_and_length_is_blank(text: str, blank: bool) -> None:
+    assert is_blank_text(msgspec.Raw(text.encode())) is blank
+
+
+def test_a_number_of_thousands_of_digits_in_a_past_call_poisons_nothing() -> None:
+    number = "1" + "0" * 5_000
+    calls = msgspec.Raw(f'[{{"id":{number},"function":{{"name":"f","arguments":{{"a":{number}}}}}}}]'.encode())
+    assert call_ids(calls) == [""]
+    mended = mended_calls(calls)
+    assert mended is not None
+    assert b'"arguments":"{}"' in bytes(mended.calls[0])

@@ -247,3 +247,12 @@ def test_the_cases_that_adjust_mode_mends_are_violations(case_id: str) -> None:
 @pytest.mark.parametrize("case_id", ["tool-04", "hist-01", "hist-03"])
 def test_the_cases_that_pass_verbatim_are_not(case_id: str) -> None:
     assert violations(read(json.dumps(case(case_id)["given"]["client_request"]).encode())) == []
+
+
+def test_tools_declared_in_thousands_of_messages_are_looked_at_once_each() -> None:
+    tool = {"type": "function", "function": {"name": "toolx"}}
+    messages: list[Any] = [{"role": "system", "tools": [tool]} for _ in range(3_000)]
+    body = {"model": "kimi-k3.1-pro", "messages": [*messages, {"role": "user", "content": "x"}]}
+    found = [one for one in violations(read(encode(body))) if one.rule == "duplicate"]
+    assert len(found) == 2_999
+    assert all("messages[0]" in one.what for one in found)

@@ -19,6 +19,7 @@ from support.processes import clean_environment
 
 KEY = {"authorization": "Bearer kg-billing-one"}
 CAPPED = {"authorization": "Bearer kg-billing-two"}
+HI: dict[str, Any] = {"model": "kimi-k3.1-pro", "messages": [{"role": "user", "content": "hi"}]}
 KEYS = """
 [[keys]]
 name = "plain"
@@ -207,3 +208,39 @@ def test_the_four_check_figures_come_out_exactly(made: Lab) -> None:
         ("pro-highspeed", "5m"): "0.136",
         ("pro-highspeed", "1h"): "0.196",
     }
+
+
+def test_an_answer_without_a_price_takes_its_reservation_from_the_budget(made: Lab) -> None:
+    answer = {
+        "id": "c",
+        "model": "kimi-unheard-of",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "ok"}}],
+        "usage": {"prompt_tokens": 1000, "completion_tokens": 1000, "total_tokens": 2000},
+    }
+    before = balance(made, "kg-billing-three")["left"]
+    request = {
+        "model": "kimi-k3.1-pro",
+        "max_completion_tokens": 1000,
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+    headers = {"authorization": "Bearer kg-billing-three"}
+    heard = ask(made, request, {"status": 200, "json": answer}, headers=headers)
+    assert made.row(heard)["cost_usd"] is None
+    after = balance(made, "kg-billing-three")
+    assert after["reserved"] == 0
+    assert before - after["left"] > Decimal("0.01")
+
+
+def test_an_estimate_is_never_more_than_the_request_could_have(made: Lab) -> None:
+    """An upstream that sends far more than was asked for and never says how much it was."""
+    chunk = {"id": "c", "choices": [{"index": 0, "delta": {"content": "x" * 200_000}, "finish_reason": None}]}
+    end = {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    text = "".join(f"data: {json.dumps(one)}\n\n" for one in (chunk, end)) + "data: [DONE]\n\n"
+    request = {
+        "model": "kimi-k3.1-pro",
+        "max_completion_tokens": 100,
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+    row = made.row(ask(made, request, {"status": 200, "sse_text": text}))
+    assert (row["completion_tokens"], row["estimated"]) == (100, True)
+    assert "output_beyond_limit" in row["anomaly"]
