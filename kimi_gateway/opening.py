@@ -16,7 +16,6 @@ from kimi_gateway.adapters.limits.opening import open_limiter, periods_of
 from kimi_gateway.adapters.limits.outage import OutageLimiter
 from kimi_gateway.adapters.limits.spend import spend_of
 from kimi_gateway.adapters.state import EmbeddedError, State, StateUrlError, open_state
-from kimi_gateway.adapters.webhook import Webhook
 from kimi_gateway.core import idempotency
 from kimi_gateway.core.limits import Verdict
 from kimi_gateway.core.thoughts import Bounds
@@ -108,6 +107,8 @@ def opened_limiter(
     spend = spend_of(settings.ledger.url, Path(settings.ledger.journal_dir))
     alerts = None
     if settings.webhook_url is not None:
+        from kimi_gateway.adapters.webhook import Webhook  # not at the top: most have none
+
         alerts = BudgetAlerts(spend, Webhook(settings.webhook_url), wall=time.time)  # noqa: TID251  # the shell
     workers = share.count if share is not None else 1
     limiter = open_limiter(

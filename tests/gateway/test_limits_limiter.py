@@ -128,7 +128,7 @@ def test_the_first_request_finds_what_the_ledger_has_booked(
     play(tmp_path, either, scene)
 
 
-def test_five_hundred_at_once_never_pass_the_budget_by_one_nano_dollar(
+def test_hundreds_at_once_never_pass_the_budget_by_one_nano_dollar(
     tmp_path: Path, store: Store, either: Server | None
 ) -> None:
     rng = random.Random(4)
@@ -165,7 +165,9 @@ def test_five_hundred_at_once_never_pass_the_budget_by_one_nano_dollar(
         ended = asyncio.Event()
         beside = [asyncio.create_task(limiter.keep()) for limiter in limiters]
         draining = asyncio.create_task(drain(ended))
-        served = await asyncio.gather(*[client(n, limiters[n % len(limiters)]) for n in range(500)])
+        served = await asyncio.gather(
+            *[client(n, limiters[n % len(limiters)]) for n in range(500 if either is None else 250)]
+        )
         assert sum(served) >= 100
         assert await left(limiters[-1]) == 900_000 - sum(spent.values())
         ended.set()
