@@ -12,6 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from pricing.ledger.address import redacted, sqlite_path
 from pricing.ledger.errors import LedgerDown, LedgerMissing, LedgerOutdated, LedgerTooNew, StoreError
+from pricing.ledger.migrations.upgrade import upgrade
 from pricing.ledger.store.dialect import WRITES, for_reading, open_engine
 from pricing.ledger.store.tables import REVISIONS, VERSION_TABLE
 
@@ -83,9 +84,6 @@ class Database:
                     _log.warning(
                         "migrating the ledger %s from schema %s to %s", self.name, revision, REVISIONS[-1]
                     )
-                # Not at the top: a ledger that is up to date needs none of what migrates one.
-                from pricing.ledger.migrations.upgrade import upgrade
-
                 upgrade(connection)
         self._engine.dispose()  # the connection that waited long must not be used again for waiting briefly
 
