@@ -1,4 +1,4 @@
-# Tests wait for processes and clocks a third of their time, so three run at once on two cores.
+# Tests wait for processes and clocks a third of their time, so at least three run at once.
 # Every target works on a fresh machine that has Python 3.11 and make.
 PYTHON ?= python3.11
 VENV := .venv
@@ -20,7 +20,7 @@ run: install
 	$(BIN)/kimi-gateway serve --emulator-if-empty $(ARGS)
 
 test: install lint types
-	$(BIN)/pytest -n 3 --dist loadfile -m 'not chaos'
+	$(BIN)/pytest -n $$($(BIN)/python -c 'import os; print(max(3, os.cpu_count() or 1))') --dist loadfile -m 'not chaos'
 
 lint: install
 	$(BIN)/ruff check .
