@@ -24,10 +24,9 @@ import uvloop
 
 from kimi_gateway.adapters.state import Embedded, EmbeddedError
 from kimi_gateway.emulated import start_emulator
-from kimi_gateway.launch import Launch
+from kimi_gateway.launch import Launch, bound_sockets
 from kimi_gateway.logs import LineWriter, Log, choose_format
 from kimi_gateway.opening import StartError, thought_bounds
-from kimi_gateway.server import bind
 from kimi_gateway.shutdown import Signals
 from kimi_gateway.worker import Share
 
@@ -52,13 +51,7 @@ def supervise(launch: Launch, command: Sequence[str]) -> int:
 
     Raises `server.ListenError`, `StartError`.
     """
-    settings = launch.settings
-    sock = bind(settings.server.host, settings.server.port)
-    try:
-        admin = None if settings.admin.listen is None else bind(*settings.admin.listen)
-    except Exception:
-        sock.close()
-        raise
+    sock, admin = bound_sockets(launch)
     log = Log(LineWriter(sys.stderr, format=choose_format(launch.log_format, sys.stderr)), wall=time.time)  # noqa: TID251  # the shell reads the clock
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:

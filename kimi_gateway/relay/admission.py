@@ -87,22 +87,23 @@ async def admit(
         return None
     request = _Request(ctx, prepared, limits)
     claim = Claim(request_id, policy.name, started_at, highspeed=prepared.tier == "highspeed")
-    last: tuple[Verdict, Claim] | None = None
+    last: tuple[Verdict, Claim, Offer] | None = None
     try:
         async for prompt_tokens in request.bounds(body):
-            verdict, claim = await _claimed(request, claim, prompt_tokens, last[0] if last else None)
+            verdict, claim, found = await _claimed(request, claim, prompt_tokens, last[0] if last else None)
             if verdict.admitted:
                 return Admission(ctx.limiter, claim, limits, verdict)
-            last = verdict, claim
+            last = verdict, claim, found
             if verdict.refused_by not in ("budget", "highspeed_budget"):
                 break
     except StateUnavailable as err:
         raise StateOut(str(err)) from err
     assert last is not None, "there is at least one bound"
-    verdict, claim = last
+    verdict, claim, found = last
     if verdict.refused_by in ("budget", "highspeed_budget"):
         verdict = await _finally(ctx, claim, limits)
-        if verdict.admitted:
+        if verdict.admitted:  # another request has just given back what it held
+            await _taken(request, claim, found)
             return Admission(ctx.limiter, claim, limits, verdict)
     raise refusal(
         verdict,
@@ -122,22 +123,20 @@ async def _finally(ctx: Context, claim: Claim, limits: Limits) -> Verdict:
 
 async def _claimed(
     request: "_Request", claim: Claim, prompt_tokens: int, before: Verdict | None
-) -> tuple[Verdict, Claim]:
+) -> tuple[Verdict, Claim, Offer]:
     """The verdict on a claim with this bound; a request without a limit of its own asks for less where it must."""
     left = None if before is None else before.decided[1]
-    verdict = before
-    for _ in range(2):
+    while True:
         found = request.offer(prompt_tokens, left)
         claim = replace(claim, nano=found.nano, tokens=found.tokens)
         verdict = await request.ctx.limiter.admit(claim, request.limits, last=False)
         if verdict.admitted:
             await _taken(request, claim, found)
-            break
-        if verdict.refused_by not in ("budget", "highspeed_budget") or not request.may_lower:
-            break
+            return verdict, claim, found
+        by_money = verdict.refused_by in ("budget", "highspeed_budget")
+        if not by_money or not request.may_lower or left is not None:
+            return verdict, claim, found
         left = verdict.decided[1]
-    assert verdict is not None
-    return verdict, claim
 
 
 async def _taken(request: "_Request", claim: Claim, found: Offer) -> None:
