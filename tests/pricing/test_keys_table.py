@@ -163,6 +163,21 @@ def test_what_has_no_known_end_comes_with_its_bound(store: Store, spending: Spen
     assert booked.total_nano == 3 + 90 + 7 + 11
 
 
+def test_an_answer_without_a_price_counts_what_was_reserved_for_it(store: Store, spending: Spending) -> None:
+    unpriced = {"cost_nano": None, "cost_source": "unpriced"}
+    store.upsert(
+        [
+            settled_row("known", cost_nano=7),
+            reserving(settled_row("unknown", **unpriced), 50),
+            reserving(settled_row("fast", tier="highspeed", **unpriced), 80),
+            reserving(settled_row("theirs", key="team-b", **unpriced), 1000),
+        ]
+    )
+    booked = spending.booked("team-a", since=0.0, until=None, ids=["unknown"])
+    assert booked == Booked(137, 80, {"unknown": BookedRow("settled", 50)})
+    assert spending.booked("team-a", since=0.0, until=START).total_nano == 0
+
+
 def test_rows_are_found_by_id_however_many(store: Store, spending: Spending) -> None:
     store.upsert([settled_row(f"r{n}", cost_nano=n) for n in range(1200)])
     found = spending.rows([f"r{n}" for n in range(0, 1300)])

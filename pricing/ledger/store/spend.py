@@ -26,7 +26,8 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BookedRow:
-    """What the ledger has of one request. `nano` is its cost so far, 0 where none is known.
+    """What the ledger has of one request. `nano` is its cost so far, 0 where none is known; of one that ended
+    without a price it is what was reserved for it.
 
     `reserved_nano` is what was held for it when it began, 0 where the row does not say.
     """
@@ -46,6 +47,7 @@ class BookedRow:
 class Booked:
     """The cost of a key's requests that began in a period, all of them, and of those at Highspeed.
 
+    One that ended without a price counts what was reserved for it.
     `rows` are the requests that were asked for by id, as far as they are there, and all that are not settled.
     """
 
@@ -98,8 +100,13 @@ class Spending:
         with self._database().reading() as connection:
             groups = read_report(connection, ["tier"], Period(since, until), {"key": key}, from_rows=False)
             rows = _rows(connection, unfinished) | _by_id(connection, list(ids))
+            unpriced = _held(connection, began) if any(group.unpriced_requests for group in groups) else {}
         by_tier = {group.by["tier"]: group.cost_nano or 0 for group in groups}
-        return Booked(sum(by_tier.values()), by_tier.get("highspeed", 0), rows)
+        return Booked(
+            sum(by_tier.values()) + sum(unpriced.values()),
+            by_tier.get("highspeed", 0) + unpriced.get("highspeed", 0),
+            rows,
+        )
 
     def rows(self, ids: Sequence[str]) -> dict[str, BookedRow]:
         """Of these requests the ones in the ledger."""
@@ -147,7 +154,21 @@ def _rows(connection: Connection, condition: ColumnElement[bool]) -> dict[str, B
     return {name: _booked_row(rank, tier, nano, data) for name, rank, tier, nano, data in found}
 
 
+def _held(connection: Connection, began: Sequence[ColumnElement[bool]]) -> dict[str, int]:
+    """What was reserved for answers that ended without a price, by tier: unknown is not free, so a budget counts
+    the most that they can have cost."""
+    ended = and_(*began, requests.c.rank == RANK_SETTLED, requests.c.cost_nano.is_(None))
+    held: dict[str, int] = {}
+    for tier, data in connection.execute(select(requests.c.tier, requests.c.data).where(ended)):
+        held[tier] = held.get(tier, 0) + (_reserved.decode(data).reserved_nano or 0)
+    return held
+
+
 def _booked_row(rank: int, tier: str, cost_nano: int | None, data: str) -> BookedRow:
     state: State = "settled" if rank == RANK_SETTLED else "open" if rank == RANK_OPEN else "unsettled"
-    reserved = 0 if state == "settled" else _reserved.decode(data).reserved_nano or 0
+    if state == "settled" and cost_nano is not None:
+        return BookedRow(state, cost_nano, tier == "highspeed")
+    reserved = _reserved.decode(data).reserved_nano or 0
+    if state == "settled":
+        return BookedRow(state, reserved, tier == "highspeed")
     return BookedRow(state, cost_nano or 0, tier == "highspeed", reserved)
