@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from backends.faults import Fault
 from kimi_gateway.core.digest import TurnKeys
 from kimi_gateway.core.limits import Claim, Limits, Use, Verdict
+from kimi_gateway.core.routing.facts import Grant, Load, Out, Refused, Ticket
 from kimi_gateway.core.thought_record import Owner, Thought
 from kimi_gateway.core.thoughts import Found
 from pricing.ledger.row import LedgerRow
@@ -124,4 +126,87 @@ class Limiter(Protocol):
 
     async def close(self) -> None:
         """Lets go of what it holds."""
+        ...
+
+
+class Capacity(Protocol):
+    """Who may use a target now, within its limits and its account's: in the process or shared by several.
+
+    Who finds no place waits in one bounded queue, fair between keys and first in first out within one. A place is
+    renewed by the capacity itself until it is given back; one whose process has died is free after the lease.
+    """
+
+    async def enter(self, ticket: Ticket) -> Grant | Refused:
+        """The first of the ticket's places that has room, at once or when one gets free.
+
+        Cancelling it leaves the queue, and gives back a place that was just given. Raises `StateUnavailable` where
+        that decides.
+        """
+        ...
+
+    async def leave(self, grant: Grant, tokens: int | None) -> None:
+        """Gives the place back; what it has used replaces its bound (None: unknown, the bound stays charged).
+
+        Once for each grant. Never raises.
+        """
+        ...
+
+    def waiting(self) -> int:
+        """How many requests of this process are waiting."""
+        ...
+
+    async def keep(self) -> None:
+        """Renews and tidies beside the requests, for ever."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of what it holds."""
+        ...
+
+
+class Health(Protocol):
+    """Which targets take nothing now: the breaker, empty accounts, refused keys, rates that were named.
+
+    All calls are in memory and take about a microsecond; where several processes share a state, what one of them
+    learns reaches the others within a second, beside the requests.
+    """
+
+    def out(self, target: str) -> Out | None:
+        """Why a target takes nothing now; None where it may be asked."""
+        ...
+
+    def begin(self, target: str) -> bool:
+        """An attempt is about to be sent; false where the target's breaker is half open and its probe is taken."""
+        ...
+
+    def failed(self, target: str, fault: Fault) -> None:
+        """An attempt has failed. What is not the upstream's fault (request, filter, context) counts as health."""
+        ...
+
+    def succeeded(self, target: str) -> None:
+        """An attempt has come to its clean end."""
+        ...
+
+    def given_up(self, target: str) -> None:
+        """An attempt ended and said nothing of the target: the client left, or we were told to stop."""
+        ...
+
+    def reload(self) -> None:
+        """The configuration was read again: what waited for that is over."""
+        ...
+
+    async def keep(self) -> None:
+        """Shares and tidies beside the requests, for ever."""
+        ...
+
+
+class Loads(Protocol):
+    """What engines say of their load. In memory; filled off the requests' path."""
+
+    def load(self, target: str) -> Load | None:
+        """The last word of a target, None where there is none or it is too old."""
+        ...
+
+    async def keep(self) -> None:
+        """Asks the engines again and again, for ever."""
         ...

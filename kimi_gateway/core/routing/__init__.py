@@ -1,0 +1,1 @@
+"""Where a request goes: facts about targets and the request in, ordered targets with reasons out. Pure."""
