@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from backends.dialect import Dialect
 from backends.json import Json, JsonObject, as_list, as_object
 from backends.markers import CallCutter
+from backends.plain import Piece
 from backends.reasoning import View, respell_thought
 from backends.sentinel import Sign, Watch, end_signs
 from backends.think_tags import ThinkSplitter
@@ -117,6 +118,19 @@ class Choice:
             tally.text(refusal)
         if calls := delta.get("tool_calls"):
             self._place_calls(as_list(calls), tally)
+
+    def read_plain(self, content: Piece, thought: Piece) -> None:
+        """The same of a delta that is known to carry nothing but these, where no text is held back."""
+        if thought and isinstance(thought, str):
+            self._view = View.PLAIN
+            watch = self._thought_watch
+            if "<" in thought or not watch.is_idle:
+                watch.see(thought)
+        if content and isinstance(content, str):
+            self._has_text = True
+            watch = self._content_watch
+            if "<" in content or not watch.is_idle:
+                watch.see(content)
 
     def read_message(self, message: JsonObject) -> None:
         """Normalises a whole message in place."""

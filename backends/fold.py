@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Final, TypeAlias
 
+from msgspec import UNSET
+
 from backends.json import Json, JsonObject, as_count, as_list, as_object, as_str
+from backends.plain import Piece
 
 _STREAM_FIELDS: Final = ("id", "created", "model", "service_tier", "system_fingerprint")
 """What every chunk of a stream repeats."""
@@ -254,6 +257,14 @@ class Fold:
                 self._add_choices(as_list(value))
             elif name != "object":
                 self._fields.add(name, value)
+
+    def add_plain(self, content: Piece, thought: Piece) -> None:
+        """Takes the text and the thought of a plain chunk of choice 0, which has begun."""
+        message = self._choices[0].message
+        if content is not UNSET:
+            message.add("content", content)
+        if thought is not UNSET:
+            message.add("reasoning_content", thought)
 
     def _add_choices(self, choices: list[Json]) -> None:
         for item in choices:

@@ -1,9 +1,9 @@
 """An upstream's answer in Moonshot's spelling, from the bytes of a stream or of a whole body, for every dialect.
 
 `ChunkReader` turns stream bytes into items: a `Chunk` to pass on, `Life` (a comment), `Done` (the clean end) or
-`Failed`. After `Done` or `Failed` it is deaf: what an engine still sends (vLLM: `[DONE]` after an error) means
-nothing. A stream that ends, with or without `[DONE]`, before every choice has its finish reason is incomplete:
-half an answer must never pass for a whole one.
+`Failed`; on request also a `PlainChunk` where nothing has to be changed. After `Done` or `Failed` it is deaf (vLLM
+sends `[DONE]` after an error). A stream that ends before every choice has its finish reason is incomplete, `[DONE]` or
+not: half an answer must never pass for a whole one.
 
 What is changed in a chunk: the thought is spelled `reasoning_content`, every tool call has a stable `index` and
 its id and name once, usage is taken out, a `finish_reason` known to be wrong is set right, and text is moved or
@@ -23,6 +23,7 @@ from backends.choice import Choice, Rules, Tally, rules
 from backends.dialect import Dialect
 from backends.faults import Fault, FaultKind, fault_from_error_object
 from backends.json import Json, JsonError, JsonObject, as_count, as_list, as_object, as_str, decode, decode_answer
+from backends.plain import PlainChunk, read_plain
 from backends.sentinel import Sign
 from backends.sse import DONE, MAX_EVENT_BYTES, Comment, Frame, SseDecoder, SseTooLarge
 
@@ -71,7 +72,7 @@ class Failed(msgspec.Struct, frozen=True):
     fault: Fault
 
 
-Item: TypeAlias = Chunk | Life | Done | Failed
+Item: TypeAlias = Chunk | PlainChunk | Life | Done | Failed
 
 _LIFE: Final = Life()
 
@@ -91,12 +92,14 @@ class ChunkReader:
         calls_wanted: bool = True,
         split_think_tags: bool = False,
         max_event_bytes: int = MAX_EVENT_BYTES,
+        gives_plain: bool = False,
     ) -> None:
         self._decoder = SseDecoder(max_event_bytes)
         self._rules = rules(
             dialect, named_tool=named_tool, calls_wanted=calls_wanted, split_think_tags=split_think_tags
         )
         self._holds = self._rules.may_hold_text
+        self._gives_plain = gives_plain and not self._holds
         self._choices: dict[int, Choice] = {}
         self._head: JsonObject = {}  # of the last chunk, where text may be held back
         self._has_committed = False  # likewise
@@ -153,6 +156,8 @@ class ChunkReader:
             items.append(_LIFE)
             return
         data = frame.data
+        if self._gives_plain and not frame.event and self._is_plain(data, items):
+            return
         if data.startswith(DONE) and data.rstrip() == DONE:
             self._end(items)
             return
@@ -169,6 +174,15 @@ class ChunkReader:
             self._object(value, frame.event, items)
         else:
             self._fail(_unreadable(value, frame.event, "that is not an object"), items)
+
+    def _is_plain(self, data: bytes, items: list[Item]) -> bool:
+        """Takes a chunk that needs no change; the first chunk of a choice always takes the long way."""
+        choice = self._choices.get(0)
+        if choice is None or choice.is_finished or (plain := read_plain(data)) is None:
+            return False
+        items.append(plain)
+        choice.read_plain(plain.content, plain.thought)
+        return True
 
     def _object(self, value: JsonObject, event: str, items: list[Item]) -> None:
         error = None
@@ -270,6 +284,23 @@ class ChunkReader:
             choice["finish_reason"] = told
         tally.finished += (index,)
         tally.commits = True
+
+
+def expanded(plain: PlainChunk) -> Chunk:
+    """A plain chunk as `ChunkReader` would have given it."""
+    data = as_object(decode_answer(plain.raw)) or {}
+    _take_usage(data)
+    for choice in as_list(data.get("choices")):
+        if isinstance(choice, dict):
+            choice.setdefault("index", 0)
+    return Chunk(
+        data,
+        commits=True,
+        model=plain.model,
+        id=plain.id,
+        text_bytes=plain.text_bytes,
+        thought_bytes=plain.thought_bytes,
+    )
 
 
 def read_complete(

@@ -35,6 +35,7 @@ class Shaper:
     finished: set[int] = field(default_factory=set)
     committed: bool = False
     identity: JsonObject = field(default_factory=dict)
+    _swap: tuple[str, bytes, bytes] | None = None
 
     @property
     def complete(self) -> bool:
@@ -64,6 +65,24 @@ class Shaper:
         elif data.get("choices"):
             out.append(event(data))
         return out
+
+    def plain(self, raw: bytes, model: str) -> bytes | None:
+        """The event of a chunk that passes as it came but for its model's name; None where it cannot: nothing was
+        sent yet, something is held, or the client wants a field that it does not have."""
+        if not self.committed or self.finished or self.held_finish is not None or self.service_tier is not None:
+            return None
+        if model != self.model:
+            old, new = self._names(model)
+            if raw.count(old) != 1:  # outside of a text there is no such sequence but the name, whatever is said
+                return None
+            raw = raw.replace(old, new)
+        return b"data: %b\n\n" % raw
+
+    def _names(self, model: str) -> tuple[bytes, bytes]:
+        """How an upstream writes its model's name in a chunk, and how it is written here."""
+        if self._swap is None or self._swap[0] != model:
+            self._swap = model, b'"model":' + encode(model), b'"model":' + encode(self.model)
+        return self._swap[1:]
 
     def restart(self) -> None:
         """Drops what a failed attempt left held; nothing of it has content."""

@@ -9,8 +9,9 @@ from typing import Final, Protocol
 from backends.faults import Fault, FaultKind, fault_from_response
 from backends.fold import as_chunks
 from backends.json import JsonError
+from backends.plain import PlainChunk
 from backends.ports import Reply, UpstreamFault
-from backends.reader import Chunk, ChunkReader, Done, Failed, Item, read_complete
+from backends.reader import Chunk, ChunkReader, Done, Failed, Item, expanded, read_complete
 from kimi_gateway.core.shaping import event
 from kimi_gateway.relay.account import Account
 from kimi_gateway.relay.context import Context
@@ -142,6 +143,7 @@ class Attempt:
             named_tool=self._prepared.named_tool,
             calls_wanted=self._prepared.calls_wanted,
             split_think_tags=self.option.target.split_think_tags,
+            gives_plain=True,
         )
         try:
             await self._relay(reply, reader)
@@ -167,33 +169,53 @@ class Attempt:
                 return
 
     async def _take(self, items: list[Item]) -> bool:
-        """Handles decoded items; true at the upstream's end mark."""
+        """Handles decoded items; true at the upstream's end mark. What they give the client is sent in one write:
+        each costs about 15 µs, and an upstream often hands out several events at once."""
+        is_over, fault = False, None
+        now = self._ctx.mono()
         for item in items:
-            if isinstance(item, Chunk):
+            if isinstance(item, PlainChunk):
+                self._plain(item, now)
+            elif isinstance(item, Chunk):
                 try:
-                    await self._chunk(item)
+                    self._chunk(item, now)
                 except JsonError as err:
-                    raise UpstreamFault(Fault(FaultKind.SERVER, f"an event cannot be passed on: {err}")) from err
+                    fault = Fault(FaultKind.SERVER, f"an event cannot be passed on: {err}")
+                    break
             elif isinstance(item, Failed):
-                raise UpstreamFault(item.fault)
+                fault = item.fault
+                break
             elif isinstance(item, Done):
-                return True
-        return False
+                is_over = True
+                break
+        if not is_over and await self._sink.flush():  # the end is sent with what is left
+            self.pace.last_sent = now
+        if fault is not None:
+            raise UpstreamFault(fault)
+        return is_over
 
-    async def _chunk(self, chunk: Chunk) -> None:
+    def _plain(self, chunk: PlainChunk, now: float) -> None:
+        """Takes a chunk that needs no change; what is unusual about it or the answer takes the long way."""
+        tally = self._account.tally
+        if not self.committed or tally.model != chunk.model or not self._sink.add_plain(chunk):
+            self._chunk(expanded(chunk), now)
+            return
+        tally.text_bytes += chunk.text_bytes
+        tally.thought_bytes += chunk.thought_bytes
+        self._account.content(now)
+
+    def _chunk(self, chunk: Chunk, now: float) -> None:
         tally = self._account.tally
         if tally.model is None and chunk.model is not None:
             self._sink.answers_as(self._account.answered_by(chunk.model))
         tally.add(chunk)
-        now = self._ctx.mono()
         if chunk.commits:
             self._account.content(now)
             if not self.committed:
                 self.committed = True
                 self._prepared.release()
                 self.option.release()
-        if await self._sink.add(chunk):
-            self.pace.last_sent = now
+        self._sink.add(chunk)
         if self.pace.finished is None and self._sink.complete:
             self.pace.finished = now
 

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from backends.fold import Fold
 from backends.json import Json, JsonObject, as_list, as_object, encode
+from backends.plain import PlainChunk
 from backends.reader import Chunk
 from kimi_gateway.core.plan import tier_of
 from kimi_gateway.core.shaping import COMMENT, Shaper
@@ -23,8 +24,16 @@ class Sink(Protocol):
         """Every choice has its finish reason."""
         ...
 
-    async def add(self, chunk: Chunk) -> bool:
-        """Takes one chunk; true where something was sent to the client."""
+    def add(self, chunk: Chunk) -> None:
+        """Takes one chunk. Raises `backends.json.JsonError` for what cannot be written."""
+        ...
+
+    def add_plain(self, chunk: PlainChunk) -> bool:
+        """Takes a chunk that needs no change; false, and nothing taken, where it cannot pass like that."""
+        ...
+
+    async def flush(self) -> bool:
+        """Sends what was taken, as far as it is for the client now; true where something was sent."""
         ...
 
     def restart(self) -> None:
@@ -61,6 +70,7 @@ class StreamSink:
         self._headers = headers
         self._keepalive = keepalive
         self._fold = Fold()  # the answer is remembered: its thoughts, and what its turn is known by
+        self._out: list[bytes] = []  # events that the next flush sends
 
     @property
     def complete(self) -> bool:
@@ -75,28 +85,42 @@ class StreamSink:
     def messages(self) -> list[JsonObject]:
         return messages_of(self._fold.body())
 
-    async def add(self, chunk: Chunk) -> bool:
+    def add(self, chunk: Chunk) -> None:
         self._fold.add(chunk.data)
-        events = self._shaper.add(
+        self._out += self._shaper.add(
             chunk.data,
             commits=chunk.commits,
             finished=chunk.finished,
             delivers=bool(chunk.text_bytes or chunk.thought_bytes) or not chunk.finished,
         )
-        if not events:
+
+    def add_plain(self, chunk: PlainChunk) -> bool:
+        event = self._shaper.plain(chunk.raw, chunk.model)
+        if event is None:
             return False
-        await self._write(b"".join(events))
+        self._fold.add_plain(chunk.content, chunk.thought)
+        self._out.append(event)
+        return True
+
+    async def flush(self) -> bool:
+        out = self._out
+        if not out:
+            return False
+        self._out = []
+        await self._write(out[0] if len(out) == 1 else b"".join(out))
         return True
 
     def restart(self) -> None:
         self._shaper.restart()
         self._fold = Fold()
+        self._out = []
 
     async def keepalive(self) -> None:
         await self._write(COMMENT if self._keepalive == "comment" else self._shaper.keepalive_chunk())
 
     def closing(self, usage: JsonObject | None, meta: JsonObject) -> bytes:
-        return b"".join(self._shaper.end(usage, meta))
+        out, self._out = self._out, []
+        return b"".join(out + self._shaper.end(usage, meta))
 
     async def end(self, data: bytes) -> None:
         await self._head()
@@ -106,7 +130,7 @@ class StreamSink:
         if not self._client.head_sent:
             await self._client.refuse(error, self._headers())
             return
-        tail = [*self._shaper.flush(), b"data: " + error.body(with_status=True) + b"\n\n"]
+        tail = [*self._out, *self._shaper.flush(), b"data: " + error.body(with_status=True) + b"\n\n"]
         await self._client.finish(b"".join(tail))
 
     async def _write(self, data: bytes) -> None:
@@ -147,9 +171,15 @@ class FoldSink:
         """An answer that came as one JSON body is complete as it is."""
         self._body = body
 
-    async def add(self, chunk: Chunk) -> bool:
+    def add(self, chunk: Chunk) -> None:
         self._fold.add(chunk.data)
         self._finished.update(chunk.finished)
+
+    def add_plain(self, chunk: PlainChunk) -> bool:
+        self._fold.add_plain(chunk.content, chunk.thought)
+        return True
+
+    async def flush(self) -> bool:
         return False
 
     def messages(self) -> list[JsonObject]:

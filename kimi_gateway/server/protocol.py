@@ -3,6 +3,7 @@
 * a bound on the size of a request's head, and on the time it may take
 * an answer in our shape to what is no HTTP, wherever in a request that shows
 * an end at once, for a client that takes nothing: `scope["extensions"]["kimi.abort"]()`
+* whether sending would wait for the client: `scope["extensions"]["kimi.is_slow"]()`
 """
 
 import asyncio
@@ -50,7 +51,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._head_is_open = True
         super().on_message_begin()
-        self.scope["extensions"] = {"kimi.abort": self.abort}  # type: ignore[dict-item]  # ours is a callable
+        self.scope["extensions"] = {"kimi.abort": self.abort, "kimi.is_slow": self._is_slow}  # type: ignore[dict-item]  # ours are callables
+
+    def _is_slow(self) -> bool:
+        """The client has not taken what was sent, so that sending more waits."""
+        return self.flow.write_paused
 
     @override
     def on_headers_complete(self) -> None:
