@@ -25,6 +25,25 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadReport:
+    """Where an engine says how busy it is and whether it is well, from the server's root on, and in which words.
+
+    `paths` are tried in order; the first that says it counts. Metrics are text in Prometheus' form; a number has
+    the first of its names that is there; any other answer is JSON.
+    """
+
+    paths: tuple[str, ...] = ("/metrics",)
+    running: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    cache_used: tuple[str, ...] = ()
+    """The part of the KV cache in use, 0 to 1."""
+    copy_labels: frozenset[str] = frozenset()
+    """Labels that tell copies of one number apart: the largest counts. By any other label the numbers add up."""
+    health_path: str = "/health"
+    health_is_cheap: bool = True  # asked each time; else only where no path says how busy it is
+
+
+@dataclass(frozen=True, slots=True)
 class Dialect:
     """Facts of one kind of upstream, used to encode requests for it and to read its answers."""
 
@@ -84,3 +103,4 @@ class Dialect:
     version_paths: tuple[str, ...] = ()
     """Where an engine tells its version, from the server's root on; the first path that does counts."""
     version_field: str = "version"  # the member of the JSON object there
+    load: LoadReport | None = None  # None: it says nothing of its load

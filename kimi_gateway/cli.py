@@ -25,9 +25,9 @@ from kimi_gateway.banner import url_of
 from kimi_gateway.checks.findings import Output
 from kimi_gateway.checks.targets import unpriced_notes
 from kimi_gateway.keys_cli import keys_app
-from kimi_gateway.launch import Launch
+from kimi_gateway.launch import NO_TARGET, Launch
 from kimi_gateway.opening import StartError
-from kimi_gateway.process import NO_TARGET, run
+from kimi_gateway.process import run
 from kimi_gateway.server import Listener, ListenError, bind
 from kimi_gateway.settings import Flags, Settings, SettingsError, load, process_environment
 from kimi_gateway.shutdown import Signals

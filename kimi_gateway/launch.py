@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from kimi_gateway.server import bind
 from kimi_gateway.settings import Settings
@@ -39,3 +40,10 @@ def bound_sockets(launch: Launch) -> tuple[socket.socket, socket.socket | None]:
     except Exception:
         sock.close()
         raise
+
+
+NO_TARGET: Final = (
+    "no target is configured: set MOONSHOT_API_KEY, OPENROUTER_API_KEY, VLLM_BASE_URL or SGLANG_BASE_URL, or "
+    "write [[targets]] into kimi-gateway.toml (see `kimi-gateway serve --help`), or try it out with "
+    "--emulator-if-empty"
+)

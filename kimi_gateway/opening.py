@@ -3,10 +3,15 @@
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from typing_extensions import override
 
+from backends.ports import Upstream
+from kimi_gateway.adapters.capacity.opening import open_capacity
+from kimi_gateway.adapters.health import TargetHealth, open_health
 from kimi_gateway.adapters.idempotency.opening import open_answers
 from kimi_gateway.adapters.keystore import KeyStore
 from kimi_gateway.adapters.ledger import JournalBooks, open_books
@@ -15,6 +20,7 @@ from kimi_gateway.adapters.limits.limiter import Watcher
 from kimi_gateway.adapters.limits.opening import open_limiter, periods_of
 from kimi_gateway.adapters.limits.outage import OutageLimiter
 from kimi_gateway.adapters.limits.spend import spend_of
+from kimi_gateway.adapters.load import EngineLoads
 from kimi_gateway.adapters.state import EmbeddedError, State, StateUrlError, open_state
 from kimi_gateway.core import idempotency
 from kimi_gateway.core.limits import Verdict
@@ -24,11 +30,14 @@ from kimi_gateway.logs import Log
 from kimi_gateway.metrics import Metrics
 from kimi_gateway.ports import StateUnavailable
 from kimi_gateway.relay.idempotent import Idempotency
+from kimi_gateway.relay.routing import Routing
 from kimi_gateway.settings import Settings, open_mode_problem
 from kimi_gateway.worker import Share
 from pricing.cards import CardBook, CardError, load_cards
 from pricing.ledger.address import ledger_id
 from pricing.ledger.errors import LedgerError
+
+_ORIGIN_BYTES: Final = 8
 
 
 class _Watchers(Watcher):
@@ -123,6 +132,50 @@ def opened_limiter(
         watcher=_Watchers(metrics, alerts),
     )
     return limiter, alerts
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRouting:
+    """What routes, and what has to run beside it."""
+
+    routing: Routing
+    health: TargetHealth
+    loads: EngineLoads
+
+
+def opened_routing(
+    settings: Callable[[], Settings], share: Share | None, state: State, upstream: Upstream, log: Log
+) -> OpenedRouting:
+    """What knows the targets: their health, load and limits, shared like the state. Connects to nothing yet."""
+    first = settings()
+    timing = first.timing
+    health = open_health(
+        settings,
+        state.link,
+        mono=time.monotonic,
+        origin=secrets.token_hex(_ORIGIN_BYTES),
+        refresh_s=timing.health_refresh_s,
+    )
+    loads = EngineLoads(
+        upstream,
+        lambda: settings().targets,
+        log,
+        mono=time.monotonic,
+        keeper=health,
+        refresh_s=timing.load_refresh_s,
+        timeout_s=timing.load_refresh_s,
+    )
+    capacity = open_capacity(
+        state.link,
+        queue_max=first.queue.max,
+        queue_timeout_s=first.queue.timeout_s,
+        lease_s=timing.lease_s,
+        on_outage=first.state.on_outage,
+        replicas=first.state.replicas * (share.count if share is not None else 1),
+        mono=time.monotonic,
+        wall=time.time,  # noqa: TID251  # the shell reads the clock
+    )
+    return OpenedRouting(Routing(health, loads, capacity), health, loads)
 
 
 def begins_state(settings: Settings, share: Share | None, state: State) -> bool:

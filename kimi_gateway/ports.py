@@ -1,13 +1,13 @@
 """Ports of the gateway: what the relay needs from the shell, each with a real adapter and one for tests."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from backends.faults import Fault
 from kimi_gateway.core.digest import TurnKeys
 from kimi_gateway.core.limits import Claim, Limits, Use, Verdict
-from kimi_gateway.core.routing.facts import Grant, Load, Out, Refused, Ticket
+from kimi_gateway.core.routing.facts import Grant, Load, Out, Place, Refused, Ticket
 from kimi_gateway.core.thought_record import Owner, Thought
 from kimi_gateway.core.thoughts import Found
 from pricing.ledger.row import LedgerRow
@@ -155,6 +155,21 @@ class Capacity(Protocol):
         """How many requests of this process are waiting."""
         ...
 
+    def room(self, place: Place) -> bool:
+        """Whether a small request would get this place now, as far as this process knows. No IO."""
+        ...
+
+    def queued(self, place: Place) -> int:
+        """How many wait who could use this place's account, as far as this process knows. No IO."""
+        ...
+
+    def declare(self, places: Iterable[Place]) -> None:
+        """These are all targets, with their own limits: said at the start and when they change.
+
+        An account's limit is the smallest of its targets'.
+        """
+        ...
+
     async def keep(self) -> None:
         """Renews and tidies beside the requests, for ever."""
         ...
@@ -175,19 +190,20 @@ class Health(Protocol):
         """Why a target takes nothing now; None where it may be asked."""
         ...
 
-    def begin(self, target: str) -> bool:
-        """An attempt is about to be sent; false where the target's breaker is half open and its probe is taken."""
+    def begin(self, target: str, attempt: str = "") -> bool:
+        """An attempt is about to be sent; false where the target's breaker is open, or half open and its probe is
+        taken. `attempt` is the attempt's own name: with it, only the probe's own end decides a breaker."""
         ...
 
-    def failed(self, target: str, fault: Fault) -> None:
+    def failed(self, target: str, fault: Fault, attempt: str = "") -> None:
         """An attempt has failed. What is not the upstream's fault (request, filter, context) counts as health."""
         ...
 
-    def succeeded(self, target: str) -> None:
+    def succeeded(self, target: str, attempt: str = "") -> None:
         """An attempt has come to its clean end."""
         ...
 
-    def given_up(self, target: str) -> None:
+    def given_up(self, target: str, attempt: str = "") -> None:
         """An attempt ended and said nothing of the target: the client left, or we were told to stop."""
         ...
 

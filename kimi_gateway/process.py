@@ -37,7 +37,7 @@ from kimi_gateway.core.keys import OPEN_NAME
 from kimi_gateway.core.retry import RetryBudget
 from kimi_gateway.core.signs import FirstSigns
 from kimi_gateway.emulated import emulator_at, start_emulator
-from kimi_gateway.launch import Launch, bound_sockets
+from kimi_gateway.launch import NO_TARGET, Launch, bound_sockets
 from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.logs import LineWriter, Log, LogHandler, choose_format
 from kimi_gateway.metrics import Metrics, sample_loop_lag
@@ -49,6 +49,7 @@ from kimi_gateway.opening import (
     opened_idempotency,
     opened_keys,
     opened_limiter,
+    opened_routing,
     opened_state,
 )
 from kimi_gateway.ports import Limiter
@@ -150,7 +151,8 @@ class Gateway:
     ) -> Listener:
         stack.callback(sock.close)
         if not self._configured.targets and self._launch.emulator_if_empty:
-            self._emulator = await self._find_emulator(stack)
+            share = self._launch.share  # the emulator is this process's own, or the one that its supervisor runs
+            self._emulator = emulator_at(share.emulator) if share is not None else await start_emulator(stack)
             self._configured = self._with_emulator(self._configured)
         if not self._configured.targets:
             raise StartError(NO_TARGET)
@@ -203,9 +205,13 @@ class Gateway:
         self._keys = await opened_keys(self._configured, self._apply)
         stack.push_async_callback(self._keys.close)
         self._build(upstream, books, state, limiter, counting)
+        stack.push_async_callback(self._ctx.routing.capacity.close)
         stack.push_async_callback(self._cancel_tasks)
         self._keep("books", books.keep_writing())
         self._keep("limits", limiter.keep())
+        self._keep("capacity", self._ctx.routing.capacity.keep())
+        self._keep("health", self._ctx.routing.health.keep())
+        self._keep("loads", self._ctx.routing.loads.keep())
         self._keep("keys", self._keys.keep_fresh())
         return books
 
@@ -228,6 +234,7 @@ class Gateway:
         self._discovery = Discovery(upstream, self._log, time.time)  # noqa: TID251  # the shell's clock
         turnstile = Turnstile()
         self._thinking = Thinking(state.conversations, self._metrics, turnstile)
+        routing = opened_routing(self._targets_now, self._launch.share, state, upstream, self._log)
         self._ctx = Context(
             settings=self._configured,
             cards=self._cards,
@@ -249,8 +256,13 @@ class Gateway:
             limiter=limiter,
             signs=FirstSigns(self._log, self._discovery.standings),
             counting=counting,
+            routing=routing.routing,
         )
         self._apply()
+
+    def _targets_now(self) -> Settings:
+        """The settings in force, completed by what targets say of themselves; before that as they are written."""
+        return self._ctx.settings if hasattr(self, "_ctx") else self._configured
 
     def _apply(self) -> None:
         """Puts the configured settings, completed by what targets say of themselves, in force."""
@@ -262,6 +274,7 @@ class Gateway:
         self._ctx.cards = self._cards
         self._ctx.buffers.limit_bytes = self._part(settings.server.max_buffered_bytes)
         self._ctx.retries.ratio = settings.retry.global_ratio
+        self._ctx.routing.configure(settings)
         self._metrics.configure(
             targets=[target.name for target in settings.targets],
             models=[*[route.model for route in settings.routes], *[m for t in settings.targets for m in t.models]],
@@ -324,12 +337,6 @@ class Gateway:
         await listener.start()
         return url_of(*listener.address)
 
-    async def _find_emulator(self, stack: AsyncExitStack) -> Target:
-        """The built-in emulator as a target: this process's own, or the one that its supervisor runs."""
-        if self._launch.share is not None:
-            return emulator_at(self._launch.share.emulator)
-        return await start_emulator(stack)
-
     def _with_emulator(self, settings: Settings) -> Settings:
         return settings if self._emulator is None else with_targets(settings, (self._emulator,))
 
@@ -356,6 +363,7 @@ class Gateway:
         self._configured, self._cards = settings, cards
         await self._discovery.look_up(settings.targets, timeout_s=_FIRST_LOOK_S)
         self._apply()
+        self._ctx.routing.health.reload()
         self._look_on()
         self._log.event("reloaded", targets=len(settings.targets), keys=len(settings.keys))
         if waiting:
@@ -387,10 +395,3 @@ def _settle_memory() -> None:
     took 150 ms with it, in which no answer went on (`bench/stall.py`)."""
     gc.collect()
     gc.freeze()
-
-
-NO_TARGET: Final = (
-    "no target is configured: set MOONSHOT_API_KEY, OPENROUTER_API_KEY, VLLM_BASE_URL or SGLANG_BASE_URL, or "
-    "write [[targets]] into kimi-gateway.toml (see `kimi-gateway serve --help`), or try it out with "
-    "--emulator-if-empty"
-)

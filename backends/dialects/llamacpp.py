@@ -1,6 +1,6 @@
 """llama.cpp's server, recorded with build b11549 and a K3 chat template."""
 
-from backends.dialect import Dialect
+from backends.dialect import Dialect, LoadReport
 
 DIALECT = Dialect(
     name="llamacpp",
@@ -34,4 +34,10 @@ DIALECT = Dialect(
     # No /version (recorded, get-version); /props has the build, such as b11549-1a2b3c4d.
     version_paths=("/props",),
     version_field="build_info",
+    # With --metrics (recorded, get-metrics-head); older builds also had the cache's use.
+    load=LoadReport(
+        running=("llamacpp:requests_processing",),
+        waiting=("llamacpp:requests_deferred",),
+        cache_used=("llamacpp:kv_cache_usage_ratio",),
+    ),
 )

@@ -1,7 +1,7 @@
 """SGLang with its kimi_k3 parsers, read and recorded in 0.5.23."""
 
 from backends.contract import Contract
-from backends.dialect import Dialect, Launch
+from backends.dialect import Dialect, Launch, LoadReport
 
 DIALECT = Dialect(
     name="sglang",
@@ -53,6 +53,18 @@ DIALECT = Dialect(
     # Beside the arguments it was started with; the second path is the older name. It has no /version (recorded,
     # get-version).
     version_paths=("/server_info", "/get_server_info"),
+    # /v1/loads (srt/entrypoints/v1_loads.py) is 300 bytes; /metrics is 50 to 90 KB, with --enable-metrics only;
+    # /get_load is what older versions have. The colon of the names is an underscore in the text form of /v1/loads
+    # and behind some collectors. Ranks of one model share their numbers; by `dp_rank` they add up. /health has the
+    # model make a token: it took a second when idle (recorded, get-health).
+    load=LoadReport(
+        paths=("/v1/loads?include=core", "/metrics", "/get_load"),
+        running=("sglang:num_running_reqs", "sglang_num_running_reqs"),
+        waiting=("sglang:num_queue_reqs", "sglang_num_queue_reqs"),
+        cache_used=("sglang:token_usage", "sglang_token_usage"),
+        copy_labels=frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "pid"}),
+        health_is_cheap=False,
+    ),
     # 0.5.23; its answers carry no request id, whatever the flags.
     launch=Launch(
         cached_counts="--enable-cache-report",

@@ -1,7 +1,7 @@
 """vLLM with its kimi_k3 parsers, read in 0.33.0 and recorded with 0.32.0."""
 
 from backends.contract import Contract
-from backends.dialect import Dialect, Launch
+from backends.dialect import Dialect, Launch, LoadReport
 
 DIALECT = Dialect(
     name="vllm",
@@ -45,6 +45,15 @@ DIALECT = Dialect(
     key_required=False,
     # {"version":"0.32.0"}, without a key too (recorded, get-version)
     version_paths=("/version",),
+    # Both generations of the cache's name: kv_… is recorded (0.32.0, metrics-after), gpu_… older. One `engine`
+    # label per data-parallel rank. /load counts what the server has taken, and says 0 unless it was started with
+    # --enable-server-load-tracking; /health is 503 once the engine process is dead (recorded, failures).
+    load=LoadReport(
+        paths=("/metrics", "/load"),
+        running=("vllm:num_requests_running",),
+        waiting=("vllm:num_requests_waiting",),
+        cache_used=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    ),
     # 0.33.0: with the flag a usage report has cached_tokens even where it is 0.
     launch=Launch(
         cached_counts="--enable-prompt-tokens-details",

@@ -13,7 +13,7 @@ something.
 
 Paths, as far as the dialect has them: `/v1/chat/completions`, `/v1/models[/{id}]`,
 `/v1/tokenizers/estimate-token-count`, `/v1/users/me/balance`, `/v1/credits`, `/tokenize`, `/version`,
-`/server_info`, `/health`; for whoever tests with it `GET /emulator/invoice`,
+`/server_info`, `/metrics`, `/load`, `/v1/loads`, `/health`; for whoever tests with it `GET /emulator/invoice`,
 `GET /emulator/requests[?clear=1][&raw=1]`, `POST /emulator/clock` (`{"advance_s": 301}`), `GET /emulator/faults`,
 `POST /emulator/faults` (the text of a fault file), `POST /emulator/reset`.
 

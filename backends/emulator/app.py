@@ -21,7 +21,7 @@ from backends.emulator.player import (
 from backends.emulator.seen import Seen
 from backends.emulator.service import endpoint
 from backends.emulator.state import State
-from backends.emulator.wire import json_script
+from backends.emulator.wire import json_script, text_script
 from backends.json import Json, encode
 
 __all__ = ["Emulator", "EmulatorConfig"]
@@ -180,5 +180,5 @@ def _header(scope: Scope, name: bytes) -> str:
     return next((str(value, "latin-1") for held, value in scope["headers"] if held == name), "")
 
 
-def _plain(body: Json, *, status: int = 200) -> Reply:
-    return Reply(json_script(status, body), nothing)
+def _plain(body: Json | bytes, *, status: int = 200) -> Reply:
+    return Reply(text_script(body) if isinstance(body, bytes) else json_script(status, body), nothing)

@@ -8,7 +8,7 @@ from backends.emulator.compose import Answer, Manner, compose, unparsed
 from backends.emulator.errors import Refusal, invalid
 from backends.emulator.exchange import Exchange, full_script, refusal_script
 from backends.emulator.invoice import PromptSplit
-from backends.emulator.limits import Reached, Usage
+from backends.emulator.limits import Account, Reached, Usage
 from backends.emulator.parse import parse_request
 from backends.emulator.player import Headers, Script, joined
 from backends.emulator.profile import Host, Model, Trouble
@@ -164,12 +164,11 @@ def _completion(state: State, seen: Seen, exchange: Exchange, key: str) -> tuple
         return Reply(admitted, nothing), exchange
     script = _script(state, request, envelope, answers, counts, model)
     used: list[int] = []
-    account = state.account(key)
     reply = Reply(
         replace(script, headers=(*script.headers, *_limit_headers(state, key, exchange.now_s))),
         settle=_booking(state, seen, model, counts, reported, used),
         keep=lambda: state.cache.keep(chain, split, now_s=exchange.now_s),
-        ended=lambda: account.ended(admitted, sum(used)),
+        ended=_entered(state, state.account(key), admitted, used),
     )
     return reply, exchange
 
@@ -341,6 +340,17 @@ def _booking(
         )
 
     return book
+
+
+def _entered(state: State, account: Account, admitted: Usage, used: list[int]) -> Callable[[], None]:
+    """The request runs from now on; what is given back ends that."""
+    state.running += 1
+
+    def leave() -> None:
+        state.running -= 1
+        account.ended(admitted, sum(used))
+
+    return leave
 
 
 def _note(seen: Seen, tokens: int, left: bool) -> None:

@@ -18,7 +18,9 @@ from backends.emulator.thinking import EFFORTS, Thinking
 from backends.json import Json, JsonObject
 
 Tier = Literal["standard", "highspeed"]
-Facility = Literal["estimate", "balance", "credits", "tokenize", "version", "server_info", "banner"]
+Facility = Literal[
+    "estimate", "balance", "credits", "tokenize", "version", "server_info", "banner", "load", "loads"
+]
 LimitName = Literal["concurrency", "rpm", "tpm", "tpd"]
 TroubleKind = Literal["overloaded", "rate", "quota", "forbidden", "filter", "full", "server", "crash"]
 
@@ -39,6 +41,16 @@ class Host:
 
     name: str
     prices: Sheet
+
+
+@dataclass(frozen=True, slots=True)
+class MetricWords:
+    """The names of an engine's metrics, and their labels, in which MODEL stands for the model."""
+
+    running: str
+    waiting: str
+    cache_used: str
+    labels: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +157,7 @@ class Profile:
     # --- paths ------------------------------------------------------------------------------------------------
     facilities: frozenset[Facility] = frozenset()
     version: str = ""  # of the engine, where a facility tells it
+    metrics: MetricWords | None = None  # None: it shows none
     open_paths: frozenset[str] = frozenset()  # asked for without a key
     prefix: str = ""  # before /v1, taken with and without
     bare_health: bool = False  # /health is a status without a body

@@ -1,4 +1,4 @@
-"""The small endpoints of the services: models, token estimate, balance, tokenizer."""
+"""The small endpoints of the services: models, token estimate, balance, tokenizer, load."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Final
 
 from backends.emulator.chat import read_object, wanted_model
+from backends.emulator.engine_metrics import loads, metrics, server_load
 from backends.emulator.errors import invalid
 from backends.emulator.parse_messages import parse_messages, parse_tools
 from backends.emulator.profile import Facility
@@ -22,10 +23,10 @@ _VOCABULARY: Final = 163_584  # K3's ordinary tokens
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A small endpoint; `answer` gets the state and the request's body."""
+    """A small endpoint; `answer` gets the state and the request's body, and gives JSON, or bytes that are text."""
 
     method: str
-    answer: Callable[[State, bytes], Json]
+    answer: Callable[[State, bytes], Json | bytes]
     facility: Facility | None = None  # None: every dialect has it
 
 
@@ -33,6 +34,8 @@ def endpoint(state: State, path: str) -> Endpoint | None:
     """The endpoint of the emulated service at a path, None where it has none."""
     if path.startswith(_MODEL_PREFIX):
         return Endpoint("GET", lambda state, body: one_model(state, path.removeprefix(_MODEL_PREFIX)))
+    if path == "/metrics" and state.profile.metrics is not None:
+        return Endpoint("GET", lambda state, body: metrics(state))
     found = ENDPOINTS.get(path)
     if found is None or (found.facility is not None and found.facility not in state.profile.facilities):
         return None
@@ -117,5 +120,7 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = {
     "/version": Endpoint("GET", lambda state, body: {"version": state.profile.version}, "version"),
     "/server_info": Endpoint("GET", lambda state, body: server_info(state), "server_info"),
     "/get_server_info": Endpoint("GET", lambda state, body: server_info(state), "server_info"),
+    "/load": Endpoint("GET", lambda state, body: server_load(state), "load"),
+    "/v1/loads": Endpoint("GET", lambda state, body: loads(state), "loads"),
     "/": Endpoint("GET", lambda state, body: "SGLang is running", "banner"),
 }

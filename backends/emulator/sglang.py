@@ -10,7 +10,7 @@ from backends.emulator.engine_words import OWN_MODELS, location, trouble_text, t
 from backends.emulator.errors import Refusal
 from backends.emulator.invoice import PromptSplit
 from backends.emulator.prices import sheet
-from backends.emulator.profile import Model, Profile, Trouble, Words
+from backends.emulator.profile import MetricWords, Model, Profile, Trouble, Words
 from backends.emulator.request import ChatRequest, Media
 from backends.emulator.shape import Counts, Envelope, Part, Reports, Shape, called, totals
 from backends.emulator.thinking import sglang_thinking
@@ -290,7 +290,14 @@ SGLANG = Profile(
     full_is_queue=True,
     full_in_stream=True,
     bad_finish="abort",
-    facilities=frozenset({"tokenize", "server_info", "banner"}),
+    facilities=frozenset({"tokenize", "server_info", "banner", "loads"}),
+    metrics=MetricWords(
+        running="sglang:num_running_reqs",
+        waiting="sglang:num_queue_reqs",
+        cache_used="sglang:token_usage",
+        labels='engine_type="unified",model_name="MODEL",moe_ep_rank="0",pp_rank="0",tp_rank="0"',
+    ),
+    open_paths=frozenset({"/metrics"}),
     version="0.5.23",
     bare_health=True,
 )

@@ -33,6 +33,8 @@ class State:
         self.seen = SeenLog(max_requests=config.max_requests, max_bytes=config.max_requests_bytes)
         self.requests: Counter[str] = Counter()
         """Requests to each path, from the start on."""
+        self.running = 0
+        """Chat requests that were admitted and have not ended."""
         self.faults = config.faults
         self._accounts: OrderedDict[str, Account] = OrderedDict()
 

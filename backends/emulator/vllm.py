@@ -19,7 +19,7 @@ from backends.emulator.engine_words import (
 from backends.emulator.errors import Refusal
 from backends.emulator.invoice import PromptSplit
 from backends.emulator.prices import sheet
-from backends.emulator.profile import Model, Profile, Trouble, Words
+from backends.emulator.profile import MetricWords, Model, Profile, Trouble, Words
 from backends.emulator.request import ChatRequest, Media
 from backends.emulator.shape import Counts, Envelope, Part, Reports, Shape, called, totals
 from backends.emulator.thinking import vllm_thinking
@@ -326,9 +326,15 @@ VLLM = Profile(
     full_is_queue=True,
     crash_says=True,
     bad_finish="abort",
-    facilities=frozenset({"tokenize", "version"}),
+    facilities=frozenset({"tokenize", "version", "load"}),
     version=_VERSION,
-    open_paths=frozenset({"/tokenize", "/version"}),
+    metrics=MetricWords(
+        running="vllm:num_requests_running",
+        waiting="vllm:num_requests_waiting",
+        cache_used="vllm:kv_cache_usage_perc",
+        labels='engine="0",model_name="MODEL"',
+    ),
+    open_paths=frozenset({"/tokenize", "/version", "/metrics", "/load"}),
     bare_health=True,
     token_strings=True,
 )

@@ -14,6 +14,7 @@ from backends.json import Json, JsonObject, encode
 
 _THOUGHT: Final[Part] = "thought"
 _TEXT: Final[Part] = "text"
+_METRICS_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _SPOT: Final = "\ue000text\ue001"
 """Stands for a text until the form around it is known; private characters, which no field of ours holds."""
 
@@ -56,6 +57,12 @@ def json_script(
         steps=(Step(data, delay_s, tokens),),
         billed=tokens > 0,
     )
+
+
+def text_script(body: bytes) -> Script:
+    """Metrics, as Prometheus reads them."""
+    headers = ((b"content-type", _METRICS_TYPE), (b"content-length", str(len(body)).encode()))
+    return Script(status=200, headers=headers, steps=(Step(body),))
 
 
 def folded_script(

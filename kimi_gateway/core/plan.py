@@ -4,13 +4,15 @@ The model name, or `service_tier: "highspeed"` on the standard name, picks the t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 from kimi_gateway.core.near import meant, quoted
 from kimi_gateway.errors import Forbidden, InvalidRequest, NotFound
 
 HIGHSPEED_SUFFIX: Final = "-highspeed"
+TIER_FALLBACK: Final = "tier_fallback"
+"""Disclosed where Highspeed was asked for and standard serves, because no target takes it at Highspeed."""
 _MODEL_TIERS: Final = (None, "auto", "default", "standard", "standard_only")
 """`service_tier` values that ask for nothing that the model name does not say already."""
 
@@ -49,19 +51,23 @@ RouteT = TypeVar("RouteT", bound=RouteLike)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the request says about where it goes."""
+    """What the request says about where it goes. `tier_fallback` is the route's: Highspeed that nobody takes may
+    be served at standard."""
 
     model: str
     service_tier: str | None = None
     pinned: str | None = None  # x-kimi-target
     tiers: Sequence[str] = ("standard", "highspeed")  # those the key may use
+    tier_fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Targets that map the model, first choice first, each with its own name of the model.
 
-    `route` is the public model of the route, `model` that of the tier asked for.
+    `route` is the public model of the route, `model` that of the tier asked for. `standard` is the same request at
+    standard, where Highspeed is asked for and both the key and a target allow standard; `may_fall_back`: it may be
+    taken where no target can take this one. `asked_by` is the field that picked the tier.
     """
 
     route: str
@@ -69,6 +75,9 @@ class Plan:
     tier: str
     targets: tuple[tuple[str, str], ...]
     adjusted: tuple[str, ...] = ()
+    standard: "Plan | None" = None
+    may_fall_back: bool = False
+    asked_by: str = "model"
 
 
 def tier_of(model: str) -> str:
@@ -94,21 +103,45 @@ def plan(asked: Asked, routes: Sequence[RouteT], targets: Sequence[TargetT]) -> 
     base = route.model if route is not None else asked.model
     model, adjusted = _with_tier(base, asked, route)
     tier = tier_of(model)
+    asked_by = "service_tier" if model != base else "model"
     if tier not in asked.tiers:
         raise Forbidden(
             f"this key may not use tier {tier}; it may use {', '.join(asked.tiers)}",
             code="tier_not_allowed",
-            param="service_tier" if model != base else "model",
+            param=asked_by,
         )
+    found = _mapping(model, route, targets)
+    lower = _standard(asked, base, routes, targets) if tier != "standard" and "standard" in asked.tiers else None
+    if not found:
+        if lower is not None and asked.tier_fallback:
+            return replace(lower, adjusted=(*adjusted, TIER_FALLBACK))
+        raise _nobody(asked, model, base, targets, routes)
+    if asked.pinned is not None:
+        if lower is not None and asked.tier_fallback and asked.pinned not in dict(found):
+            return replace(lower, adjusted=(*adjusted, TIER_FALLBACK))
+        found = _pinned(asked.pinned, found)
+    return Plan(base, model, tier, found, adjusted, lower, asked.tier_fallback and lower is not None, asked_by)
+
+
+def _mapping(model: str, route: RouteLike | None, targets: Sequence[TargetLike]) -> tuple[tuple[str, str], ...]:
+    """The targets of a route, all without one, that map a model."""
     names = route.targets if route is not None else [target.name for target in targets]
     by_name = {target.name: target for target in targets}
     present = [by_name[name] for name in names if name in by_name]
-    found = tuple((target.name, target.models[model]) for target in present if model in target.models)
-    if not found:
-        raise _nobody(asked, model, base, targets, routes)
+    return tuple((target.name, target.models[model]) for target in present if model in target.models)
+
+
+def _standard(asked: Asked, base: str, routes: Sequence[RouteLike], targets: Sequence[TargetLike]) -> Plan | None:
+    """The plan for the same request at standard, None where nobody serves that, or not the pinned target. Where
+    the model's name asks for Highspeed, the route of the standard model says who serves it."""
+    model = base.removesuffix(HIGHSPEED_SUFFIX)
+    route = find_route(model, routes) or find_route(base, routes)
+    found = _mapping(model, route, targets)
     if asked.pinned is not None:
-        found = _pinned(asked.pinned, found)
-    return Plan(route=base, model=model, tier=tier, targets=found, adjusted=adjusted)
+        found = tuple(one for one in found if one[0] == asked.pinned)
+    if not found:
+        return None
+    return Plan(base, model, "standard", found)
 
 
 def _with_tier(base: str, asked: Asked, route: RouteLike | None) -> tuple[str, tuple[str, ...]]:

@@ -4,13 +4,19 @@ One table for every dialect. The vendor's words decide, not the status alone: on
 
 | kind | same target | another target |
 |---|---|---|
-| connect, server | once no other target is left, after a pause | at once |
-| overload | after 0.25 to 8 s, growing and jittered, or the time it names | once a wait has not helped |
-| rate | after the time it names, if within max_wait_s | where it names more |
+| connect | after a pause, once no other target is left | at once |
+| server (a 5xx, a page, an unreadable answer) | after a pause, once no other target is left | at once |
+| overload | after a pause, or the time that it names | once a wait has not helped, or where it names more |
+| rate | after the time that it names, else a pause | once a wait has not helped, or where it names more |
 | timeout, reset, incomplete | never: it may have been billed | at once, the attempt marked |
 | quota, auth, tls | never | at once |
 | context | never | only one with a larger window |
 | filter, request | never | never |
+
+A pause is 0.25 to 8 seconds, see `pause_s`. A named time is kept exactly up to `max_wait_s`; beyond it the request
+goes elsewhere, or ends where there is nowhere else. Nothing follows content that was forwarded, nor a request
+whose own retries are spent, nor, but for moves that `needs_budget` lets off, a spent budget of all requests.
+What a fault means for the requests that come after it is `kimi_gateway.core.routing.health`'s.
 """
 
 from dataclasses import dataclass
@@ -35,8 +41,9 @@ _NEVER_SERVED: Final = frozenset({FaultKind.CONNECT, FaultKind.TLS, FaultKind.QU
 """Faults of a target that took no work at all: asking another one adds no load to anything."""
 
 _FINAL: Final = frozenset({FaultKind.FILTER, FaultKind.REQUEST})
-_FIRST_WAIT_S: Final = 0.25
-_LONGEST_WAIT_S: Final = 8.0
+_LEAST_WAIT_S: Final = 0.25
+_WAITS_S: Final = (_LEAST_WAIT_S, 1.0, 2.0, 4.0, 8.0)
+"""Where the windows that pauses are drawn from begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +88,25 @@ def needs_budget(fault: Fault, decision: Decision) -> bool:
 
 
 def _after_limit(fault: Fault, standing: Standing) -> Decision:
-    """A wait that the upstream named is kept exactly; one longer than allowed sends the request elsewhere."""
+    """A wait that the upstream named is kept exactly; one longer than allowed sends the request elsewhere, and so
+    does a second refusal: the target was given its time."""
     named = fault.retry_after_s
     if named is not None and named > standing.max_wait_s:
         return _NEXT if standing.others else _STOP
-    if fault.kind is FaultKind.OVERLOAD and standing.repeats > 0 and standing.others:
+    if standing.repeats > 0 and standing.others:
         return _NEXT
     least_s = pause_s(standing.repeats, standing.draw)
-    return Decision("again", least_s if named is None else max(named, _FIRST_WAIT_S))
+    return Decision("again", least_s if named is None else max(named, _LEAST_WAIT_S))
 
 
 def pause_s(repeats: int, draw: float) -> float:
-    """A growing, jittered pause: in the upper half of 0.5, 1, 2, 4, then 8 seconds."""
-    top = min(_LONGEST_WAIT_S, 2 * _FIRST_WAIT_S * float(2 ** min(repeats, 10)))
-    return top / 2 + draw * top / 2
+    """A pause drawn from the whole of a window: 0.25 to 1, 1 to 2, 2 to 4, then 4 to 8 seconds.
+
+    Full jitter, so that a crowd that was refused together does not come back together; each window begins where
+    the one before it ends, so that pauses grow all the same.
+    """
+    at = min(repeats, len(_WAITS_S) - 2)
+    return _WAITS_S[at] + draw * (_WAITS_S[at + 1] - _WAITS_S[at])
 
 
 @dataclass(slots=True)

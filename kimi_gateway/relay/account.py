@@ -10,7 +10,7 @@ from kimi_gateway.core.allocation import allocated_nano
 from kimi_gateway.core.cache_loss import NO_LOSS, Loss, loss_cost_nano, loss_header, loss_object
 from kimi_gateway.core.plan import tier_of
 from kimi_gateway.core.warmth import Answered, Observed, observe
-from kimi_gateway.errors import GatewayError, LedgerUnavailable
+from kimi_gateway.errors import GatewayError
 from kimi_gateway.relay.admission import Admission
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.request import Option, Prepared
@@ -21,6 +21,7 @@ from kimi_gateway.relay.settle import (
     book,
     book_unknown,
     doubts,
+    http_status,
     measured_use,
     note,
     price_tag,
@@ -66,6 +67,7 @@ class Account:
         self._fault: Fault | None = None
         self._used: Used | None = None
         self._known_use: tuple[object, ...] = ()
+        self._is_begun = False  # an attempt was sent
         self._asked_at_ms = 0
         self._sent_s = self._mark = 0.0
         self._loss: Loss = NO_LOSS
@@ -77,16 +79,35 @@ class Account:
 
     def open(self) -> None:
         """Books that the request is about to go upstream. Raises `LedgerUnavailable`."""
-        self._start(self._option)
-        try:
-            self._ctx.books.open(self.row)
-        except LedgerUnavailable:
-            self._allocate()
-            raise
+        self._describe(self._option)
+        self._ctx.books.open(self.row)
 
-    def _start(self, option: Option) -> None:
+    def begin(self, option: Option, waited_s: float) -> None:
+        """An attempt is about to be sent, after so long in the queue. One that failed before is noted."""
+        if self._is_begun:
+            self._past.append(self._attempt(self._ctx.mono()))
+            self._allocate()
+            self.tally = Tally()
+            self.signs = set()
+            self._fault = self._first_byte = self._used = None
+            self._known_use = ()
+        self._is_begun = True
+        if option is not self._option or self._past:
+            self._describe(option)
+        self._asked_at_ms, self._sent_s = self._ms(self._ctx.mono()), self._ctx.wall()
+        self._mark = self._ctx.allocation.begin(option.target.name, self._ctx.mono())
+        if waited_s:
+            self.waited(waited_s)
+        target, sending, opening = option.target.name, option.sending, self._prepared.routed.opening
+        self._ctx.routing.sent(target, option.upstream_model, opening, sending.ttl_s, self._ctx.mono())
+
+    def waited(self, waited_s: float) -> None:
+        """The request was in the queue for so long."""
+        self.row.wait_ms += round(waited_s * 1000)
+
+    def _describe(self, option: Option) -> None:
         row = self.row
-        self._option, self._asked_at_ms = option, self._ms(self._ctx.mono())
+        self._option = option
         row.target, row.model, row.tier = option.target.name, self._prepared.model, self._prepared.tier
         row.adjusted = list(dict.fromkeys((*self._prepared.adjusted, *option.adjusted)))
         row.upstream_model = ""
@@ -94,8 +115,6 @@ class Account:
         row.thinking = option.thinking
         record = self._prepared.recall.record
         row.prefix = record.shown_id if record is not None else ""
-        self._sent_s = self._ctx.wall()
-        self._mark = self._ctx.allocation.begin(option.target.name, self._ctx.mono())
         self._lose(option.warmth.loss(self._prepared.prompt_estimate.tokens))
 
     def _lose(self, loss: Loss) -> None:
@@ -132,16 +151,6 @@ class Account:
             self.row.prefix = found.record.shown_id
         return found
 
-    def again(self, option: Option) -> None:
-        """A further attempt follows the one that failed, which is noted; nothing of it was forwarded."""
-        self._past.append(self._attempt(self._ctx.mono()))
-        self._allocate()
-        self.tally = Tally()
-        self.signs = set()
-        self._fault = self._first_byte = self._used = None
-        self._known_use = ()
-        self._start(option)
-
     def note(self, anomaly: str) -> None:
         """Something about this request that whoever reads its row should know, by name."""
         note(self.row, (anomaly,))
@@ -151,6 +160,11 @@ class Account:
         """What is left of the key's limits by the minute."""
         return self._admission.headers if self._admission is not None else {}
 
+    @property
+    def plan(self) -> str:
+        """The value of `x-kimi-plan`, "" where nobody asked for it."""
+        return self._prepared.routed.shown
+
     async def give_back(self) -> None:
         """Settles what the request held of its key's limits, once its row is. Acts once."""
         if self._admission is not None:
@@ -159,7 +173,7 @@ class Account:
     @property
     def attempts(self) -> int:
         """Attempts begun so far."""
-        return len(self._past) + 1
+        return len(self._past) + self._is_begun
 
     def progress(self) -> None:
         """Books what was delivered so far."""
@@ -236,14 +250,16 @@ class Account:
         row, now = self.row, self._ctx.mono()
         self._note_use()
         row.status = status
-        row.http_status = _http_status(status, error)
+        row.http_status = http_status(status, error)
         row.outcome = "thinking_exhausted" if status == "ok" and self.tally.ran_out_thinking else ""
         if error is not None:
             row.error_type, row.error_code, row.message = error.type, error.code or "", error.message
         row.total_ms = self._ms(now)
-        if row.target:
+        if self._is_begun:
             self._allocate()
-        row.attempts = [*self._past, self._attempt(now)]
+            row.attempts = [*self._past, self._attempt(now)]
+            option, routed = self._option, self._prepared.routed
+            self._ctx.routing.learn(row, option.upstream_model, routed.opening, routed.reads, now)
         self._note_signs()
         self._ctx.books.settled(row)
         self._ctx.metrics.settled(row, now - self._began)
@@ -302,7 +318,14 @@ class Account:
         It is asked for up to three times at an end; what has not changed is not reckoned again (60 µs each).
         """
         tally = self.tally
-        known = (tally.usage, tally.delivered_bytes, tally.status, self._fault, self._option, self.row.upstream_model)
+        known = (
+            tally.usage,
+            tally.delivered_bytes,
+            tally.status,
+            self._fault,
+            self._option,
+            self.row.upstream_model,
+        )
         if known == self._known_use:
             return
         self._known_use = known
@@ -363,9 +386,3 @@ class Account:
 
     def _ms(self, now: float) -> int:
         return round((now - self._began) * 1000)
-
-
-def _http_status(status: Status, error: GatewayError | None) -> int:
-    if error is not None:
-        return error.status
-    return 200 if status == "ok" else 499

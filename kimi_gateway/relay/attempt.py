@@ -80,8 +80,16 @@ class Attempt:
         """Waits, with keep-alives to a streaming client."""
         end = self._ctx.mono() + seconds
         while (left := end - self._ctx.mono()) > 0:
-            await asyncio.sleep(min(left, self.pace.keepalive_in(self._ctx.mono())))
-            await self._keep_alive(self._ctx.mono())
+            await asyncio.sleep(min(left, self.keepalive_in()))
+            await self.keep_alive()
+
+    def keepalive_in(self) -> float:
+        """Seconds until the client is due a keep-alive."""
+        return self.pace.keepalive_in(self._ctx.mono())
+
+    async def keep_alive(self) -> None:
+        """Sends the client a keep-alive, where one is due."""
+        await self._keep_alive(self._ctx.mono())
 
     async def let_go(self) -> None:
         """Reads the few bytes after the end mark, so that the connection can serve the next call."""

@@ -15,6 +15,7 @@ from kimi_gateway.metrics import Metrics
 from kimi_gateway.ports import Books, Limiter
 from kimi_gateway.relay.client import BufferBudget, Scope
 from kimi_gateway.relay.idempotent import Idempotency
+from kimi_gateway.relay.routing import Routing
 from kimi_gateway.relay.thinking import Thinking
 from kimi_gateway.relay.turnstile import Turnstile
 from kimi_gateway.settings import Settings
@@ -58,6 +59,7 @@ class Context:
     limiter: Limiter
     signs: FirstSigns
     counting: Counting
+    routing: Routing
     turnstile: Turnstile = field(default_factory=Turnstile)
     allocation: Allocation = field(default_factory=Allocation)
     retries: RetryBudget = field(default_factory=lambda: RetryBudget(0.2))

@@ -56,7 +56,7 @@ class ChatEndpoint:
                 prepared.recall = replace(prepared.recall, anomaly=UNAVAILABLE)
             admission = await admit(ctx, prepared, policy, own_id, started_at, body)
             del body
-            option = await prepared.options.take()
+            option = await prepared.options.peek()
             assert option is not None, "prepare has looked at it"
             row = _row(own_id, started_at, prepared, policy)
             if admission is not None and admission.limits.has_budget:
@@ -163,6 +163,8 @@ def head_headers(account: Account) -> Mapping[str, str]:
     if row.thinking:
         headers["x-kimi-thinking"] = row.thinking
     headers.update(account.limit_headers)
+    if account.plan:
+        headers["x-kimi-plan"] = account.plan
     if account.cache_loss:
         headers["x-kimi-cache-loss"] = account.cache_loss
     return headers

@@ -7,11 +7,13 @@ cancels the upstream at once. Whatever happens, the row is settled exactly once.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from backends.faults import Fault, FaultKind
 from backends.json import JsonError
 from backends.ports import UpstreamFault
 from kimi_gateway.core.retry import Standing, needs_budget, next_step
+from kimi_gateway.core.routing.facts import Place, Ticket
 from kimi_gateway.errors import GatewayError, ShuttingDown
 from kimi_gateway.relay.account import Account
 from kimi_gateway.relay.attempt import AnswerSink, Attempt
@@ -19,6 +21,8 @@ from kimi_gateway.relay.client import Client, ClientStalled
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.faults import error_for, without_secret
 from kimi_gateway.relay.request import Option, Prepared
+from kimi_gateway.relay.seat import Seat, nobody, places_now, seated
+from kimi_gateway.relay.settle import used_tokens
 from pricing.ledger.row import Status
 
 _QUICK_BYTES = 256 * 1024  # an end that the kernel takes at once, as good as always
@@ -46,6 +50,8 @@ class Exchange:
         self._repeats = 0
         self._retries_left = ctx.settings.retry.max_retries
         self._attempt = Attempt(ctx, prepared, option, account, sink)
+        self._seat: Seat | None = None
+        self._attempts_made = 0
 
     def interrupt(self) -> None:
         """Ends the answer with `shutting_down`."""
@@ -64,6 +70,7 @@ class Exchange:
             watcher.cancel()
             self._attempt.close()
             self._account.settle("error")
+            await self._leave()
 
     def _on_client_gone(self, watcher: "asyncio.Task[None]") -> None:
         if not watcher.cancelled():
@@ -79,6 +86,8 @@ class Exchange:
             await self._attempts()
         except UpstreamFault as failure:
             await self._fail(error_for(failure.fault))
+        except GatewayError as error:
+            await self._fail(error)
         except ClientStalled:
             self._account.settle("client_stalled")
             await self._remember(partial=True)
@@ -120,9 +129,12 @@ class Exchange:
     async def _attempts(self) -> None:
         """Attempts until one succeeds. Raises the `UpstreamFault` that nothing may follow."""
         self._ctx.retries.request()
+        if not await self._begin(self._places()):
+            raise self._nobody()
         while True:
             try:
                 await self._attempt.run()
+                self._judge(None)
                 await self._finish()
                 return
             except UpstreamFault as failure:
@@ -130,17 +142,84 @@ class Exchange:
                 fault = without_secret(failure.fault, option.target.api_key)
                 self._account.failed(fault)
                 self._ctx.metrics.fault(option.target.name, fault.kind)
+                self._judge(fault)
                 if not await self._follows(fault):
                     raise UpstreamFault(fault) from None
+
+    def _judge(self, fault: Fault | None) -> None:
+        """Tells how the attempt ended, when it has ended: a head that came says nothing of the rest."""
+        if self._seat is not None and fault is None:
+            self._seat.succeeded()
+        elif self._seat is not None and fault is not None:
+            self._seat.failed(fault)
+
+    def _places(self) -> tuple[Place, ...]:
+        """The places of the targets that are left and may be asked now, in order."""
+        planned, left = self._prepared.routed.places, self._prepared.options.names
+        return self._now([planned[name] for name in left])
+
+    def _nobody(self) -> GatewayError:
+        """The answer where all have gone out since they were planned."""
+        outs = [self._ctx.routing.health.out(name) for name in self._prepared.routed.places]
+        return nobody([out for out in outs if out is not None], self._ctx.mono())
+
+    def _now(self, places: Sequence[Place]) -> tuple[Place, ...]:
+        max_wait_s = self._ctx.settings.retry.max_wait_s
+        return places_now(self._ctx.routing, places, self._ctx.mono(), max_wait_s=max_wait_s)
+
+    async def _begin(self, places: Sequence[Place], again: Option | None = None) -> bool:
+        """Takes a place at one of these targets and makes the next attempt one there; false where none takes it.
+
+        `again` is the option of an attempt that is repeated.
+        """
+        left = list(places)
+        while left:
+            seat = await self._seated(left)
+            left = [place for place in left if place.target != seat.target]
+            option = again or await self._prepared.options.take(seat.target)
+            self._seat = seat
+            if option is None or not seat.begin():
+                await self._leave()
+                continue
+            self._account.begin(option, seat.waited_s)
+            if self._attempts_made:
+                self._sink.restart()
+                self._sink.answers_as(self._prepared.model)
+            self._attempts_made += 1
+            last = self._attempt
+            self._attempt = Attempt(self._ctx, self._prepared, option, self._account, self._sink)
+            self._attempt.pace.last_sent = last.pace.last_sent
+            return True
+        return False
+
+    async def _seated(self, places: Sequence[Place]) -> Seat:
+        prepared = self._prepared
+        name = f"{self._account.row.request_id}.{self._attempts_made + 1}"
+        ticket = Ticket(name, self._account.row.key, prepared.routed.tokens, tuple(places))
+        began = self._ctx.mono()
+        try:
+            return await seated(
+                self._ctx.routing, ticket, wait_s=self._attempt.keepalive_in, keep_alive=self._attempt.keep_alive
+            )
+        except GatewayError:
+            self._account.waited(self._ctx.mono() - began)
+            raise
+
+    async def _leave(self) -> None:
+        """Gives the place back, with what was used where that is known."""
+        seat, self._seat = self._seat, None
+        if seat is not None:
+            await seat.leave(used_tokens(self._account.row))
 
     async def _follows(self, fault: Fault) -> bool:
         """Prepares the attempt that follows a fault, after its pause; false where none may."""
         if self._attempt.committed:
             return False
+        places = await self._others(fault)
         standing = Standing(
             retries_left=self._retries_left,
             repeats=self._repeats,
-            others=self._may_take(await self._prepared.options.peek(), fault),
+            others=bool(places),
             max_wait_s=self._ctx.settings.retry.max_wait_s,
             draw=self._ctx.random_bits(53) / 2**53,
         )
@@ -151,26 +230,25 @@ class Exchange:
             self._account.note("retry_budget_spent")
             return False
         self._attempt.close()
+        await self._leave()
         await self._attempt.pause(decision.wait_s)
-        again = decision.step == "again"
-        self._begin_again(self._attempt.option if again else await self._prepared.options.take())
-        return True
-
-    def _may_take(self, other: Option | None, fault: Fault) -> bool:
-        """Whether another target may do better: a prompt that is too long needs a larger window."""
-        larger = other is not None and other.target.window > self._attempt.option.target.window
-        return larger if fault.kind is FaultKind.CONTEXT else other is not None
-
-    def _begin_again(self, option: Option | None) -> None:
-        assert option is not None, "the decision looked at it"
-        last = self._attempt
-        self._repeats = self._repeats + 1 if option is last.option else 0
         self._retries_left -= 1
-        self._account.again(option)
-        self._sink.restart()
-        self._sink.answers_as(self._prepared.model)
-        self._attempt = Attempt(self._ctx, self._prepared, option, self._account, self._sink)
-        self._attempt.pace.last_sent = last.pace.last_sent
+        if decision.step == "again":
+            option = self._attempt.option
+            self._repeats += 1
+            return await self._begin(self._now([self._prepared.routed.places[option.target.name]]), again=option)
+        self._repeats = 0
+        return await self._begin(places)
+
+    async def _others(self, fault: Fault) -> tuple[Place, ...]:
+        """The places of other targets that may do better: a prompt that is too long needs a larger window."""
+        await self._prepared.options.peek()  # those that cannot take the request are found out
+        places = self._places()
+        if fault.kind is not FaultKind.CONTEXT:
+            return places
+        windows = {target.name: target.window for target in self._ctx.settings.targets}
+        own = self._attempt.option.target.window
+        return tuple(place for place in places if windows.get(place.target, 0) > own)
 
     async def _finish(self) -> None:
         """The clean end: thoughts kept, the row settled, the client told."""
@@ -179,6 +257,7 @@ class Exchange:
         if len(data) <= _QUICK_BYTES:
             self._account.settle("ok")
             await self._account.give_back()  # before the client can send its next request
+            await self._leave()
             await self._sink.end(data)
         else:
             await self._sink.end(data)  # a client may stall over it, and then its row says so

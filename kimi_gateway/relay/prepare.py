@@ -10,14 +10,16 @@ from kimi_gateway.core.contract import refusal, violations
 from kimi_gateway.core.effort import EffortPolicy, as_stated, resolve
 from kimi_gateway.core.keys import KeyPolicy
 from kimi_gateway.core.plan import Asked, Plan, find_route, plan
+from kimi_gateway.core.routing.tiers import read_deadline
 from kimi_gateway.core.tags import read_tags
 from kimi_gateway.core.view import Raw, RequestView, read, read_steps
 from kimi_gateway.errors import Forbidden, InvalidRequest
 from kimi_gateway.relay.client import Client
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.encoding import Decided, Encoder
-from kimi_gateway.relay.prices import priced_only
+from kimi_gateway.relay.planning import planned as _planned
 from kimi_gateway.relay.request import Prepared
+from kimi_gateway.relay.routing import Asking, Router, Surroundings
 from kimi_gateway.relay.thinking import Recall
 from kimi_gateway.relay.turnstile import HEAVY_BYTES, in_pieces
 from kimi_gateway.settings import Route, Settings
@@ -31,19 +33,36 @@ _CHEAP_TOOLS_BYTES: Final = 16 * 1024
 
 
 async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) -> Prepared:
-    """The prepared request. Raises `InvalidRequest`, `NotFound`, `Forbidden`."""
+    """The prepared request. Raises `InvalidRequest`, `NotFound`, `Forbidden`, and what is answered where every
+    target that could serve it is out."""
     view, settings = await _view(body, ctx), ctx.settings
-    found = _plan(view, client, policy, settings)
+    deadline_s = read_deadline(client.header(b"x-kimi-deadline-ms"))
+    explains = _explains(client, policy)
+    asked = _plan(view, client, policy, settings)
     route = find_route(view.model, settings.routes)
-    strict = _strict_targets(found, route, settings)
-    broken = await _broken(view) if strict else None
-    if broken is not None and len(strict) == len(found.targets):
-        raise broken
-    decided = _decided(view, found, policy, route, strict=len(strict) == len(found.targets))
-    recall = await _recall(view, found, policy, client, ctx)
+    strict, broken = await _judged(view, asked, route, settings)
+    decided = _decided(view, asked, policy, route, strict=len(strict) == len(asked.targets))
+    recall = await _recall(view, asked, policy, client, ctx)
     prompt = estimate_prompt(view.text, messages=len(view.messages), tools="tools" in view.fields)
+    asking = Asking(
+        view=view,
+        recall=recall,
+        prompt=prompt,
+        effort=decided.effort_sent,
+        ttl=decided.ttl,
+        limit=decided.limit,
+        thinking_off=decided.effort.off,
+        pinned=client.header(b"x-kimi-target"),
+        priced_only=policy.limits.has_budget,
+        deadline_s=deadline_s,
+    )
+    router = Router(ctx.routing, _surroundings(ctx), asking, route, prompt)
+    planned = await _planned(router, asked, body, ctx, explains=explains)
+    found = planned.plan
+    if found is not asked:
+        strict, broken = await _judged(view, found, route, settings)
     encoder = Encoder(view, ctx, decided, recall, prompt, ctx.wall())
-    targets = priced_only(found.targets, policy, ctx, found.model)
+    targets = [(one.name, one.candidate.model) for one in planned.ranking.ranked]
     if broken is not None:
         encoder.refuse(Incapable(broken.param or "messages", broken.message))
         targets = [one for one in targets if one[0] not in strict]
@@ -63,15 +82,33 @@ async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) 
         named_tier=view.service_tier is not None,
         prompt_estimate=prompt,
         recall=recall,
-        adjusted=tuple(dict.fromkeys((*found.adjusted, *decided.effort.adjusted))),
+        adjusted=tuple(dict.fromkeys((*found.adjusted, *planned.adjusted, *decided.effort.adjusted))),
         tags=read_tags(client.header(b"x-kimi-tags")),
         read_timeout_s=_seconds(client.header(b"x-stainless-read-timeout")),
         targets=tuple(targets),
         limit=decided.limit,
         options=options,
+        routed=planned.routed,
         lower=partial(encoder.lowered, targets),
         known=encoder.known,
     )
+
+
+def _surroundings(ctx: Context) -> Surroundings:
+    return Surroundings(ctx.settings, ctx.cards, ctx.dialects, ctx.wall(), ctx.mono())
+
+
+def _explains(client: Client, policy: KeyPolicy) -> bool:
+    """The request asks for its plan. Raises `Forbidden` for a key that may not see it."""
+    if client.header(b"x-kimi-explain") is None:
+        return False
+    if not policy.explain:
+        raise Forbidden(
+            "this key may not see plans; leave x-kimi-explain out, or set explain = true for the key",
+            code="explain_not_allowed",
+            param="x-kimi-explain",
+        )
+    return True
 
 
 async def _view(body: bytes, ctx: Context) -> RequestView:
@@ -90,8 +127,26 @@ def _plan(view: RequestView, client: Client, policy: KeyPolicy, settings: Settin
             code="pin_not_allowed",
             param="x-kimi-target",
         )
-    asked = Asked(model=view.model, service_tier=view.service_tier, pinned=pinned, tiers=policy.tiers)
+    route = find_route(view.model, settings.routes)
+    asked = Asked(
+        model=view.model,
+        service_tier=view.service_tier,
+        pinned=pinned,
+        tiers=policy.tiers,
+        tier_fallback=route is not None and route.tier_fallback,
+    )
     return plan(asked, settings.routes, settings.targets)
+
+
+async def _judged(
+    view: RequestView, found: Plan, route: Route | None, settings: Settings
+) -> tuple[frozenset[str], InvalidRequest | None]:
+    """The strict targets of a plan, and the 400 that they answer with. Raises it where there are no others."""
+    strict = _strict_targets(found, route, settings)
+    broken = await _broken(view) if strict else None
+    if broken is not None and len(strict) == len(found.targets):
+        raise broken
+    return strict, broken
 
 
 def _strict_targets(found: Plan, route: Route | None, settings: Settings) -> frozenset[str]:

@@ -1,11 +1,13 @@
 """One request on its way: what is known of it once it is read and planned, and the targets that can take it."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backends.dialect import Dialect
 from backends.ports import Call
 from backends.tool_ids import ToolIds
+from kimi_gateway.core.routing.facts import Place
+from kimi_gateway.core.routing.shared_prefix import Opening, Reads
 from kimi_gateway.core.sending import Sending
 from kimi_gateway.core.warmth import Warmth
 from kimi_gateway.relay.thinking import Recall
@@ -33,6 +35,21 @@ class Option:
         self.call = replace(self.call, body=b"")
 
 
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """How the targets were ranked: the places to ask for by target, in order, and what was expected of caches.
+
+    `tokens` is what an attempt is taken to use at most of a target's limits; `shown` the value of `x-kimi-plan`,
+    "" where nobody asked for it.
+    """
+
+    places: Mapping[str, Place]
+    tokens: int
+    opening: Opening | None = None
+    reads: Mapping[str, Reads] = field(default_factory=dict)
+    shown: str = ""
+
+
 @dataclass(slots=True)
 class Prepared:
     """One request, checked and planned. It holds the client's body until `release`."""
@@ -57,6 +74,7 @@ class Prepared:
     limit: int | None  # the output limit of the request, its key or its route
     read_timeout_s: float | None  # how long the client waits between bytes, where it said so
     options: "Options" = field(repr=False)
+    routed: "Routed" = field(repr=False)
     lower: Callable[[int], Awaitable["Options"]] = field(repr=False)  # the options with this output limit
     known: Callable[[], tuple[int, int] | None] = field(repr=False)
     """The tokens of the conversation's last prompt as reported, and the bytes that came since; None: not known."""
@@ -73,20 +91,32 @@ class Options:
     def __init__(
         self, planned: Sequence[tuple[str, str]], encode: Callable[[str, str], Awaitable[Option | None]]
     ) -> None:
-        self._left = list(planned)
+        self._left = dict(planned)
         self._encode = encode
         self._next: Option | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The targets that are left, in order; some may turn out not to be able to take the request."""
+        return tuple(self._left)
 
     async def peek(self) -> Option | None:
         """The next target that can take the request, None where none is left."""
         while self._next is None and self._left:
-            self._next = await self._encode(*self._left.pop(0))
+            name, model = next(iter(self._left.items()))
+            self._next = await self._encode(name, model)
+            if self._next is None:
+                del self._left[name]
         return self._next
 
-    async def take(self) -> Option | None:
-        """The same, taken."""
-        option, self._next = await self.peek(), None
-        return option
+    async def take(self, name: str) -> Option | None:
+        """The option of one of the targets that are left, which then is not; None where it cannot take the
+        request."""
+        model = self._left.pop(name)
+        if self._next is not None and self._next.target.name == name:
+            option, self._next = self._next, None
+            return option
+        return await self._encode(name, model)
 
 
 async def _no_options(limit: int) -> Options:

@@ -12,9 +12,10 @@ from typing import TypeAlias
 from backends.dialect import Dialect
 from backends.json import JsonObject
 from backends.usage import Measured, read_usage
+from kimi_gateway.errors import GatewayError
 from pricing.cost import Cost, cost_of
 from pricing.estimate import Estimate, estimate_cost
-from pricing.ledger.row import CostSource, LedgerRow, LineRecord
+from pricing.ledger.row import CostSource, LedgerRow, LineRecord, Status
 from pricing.money import NANO
 from pricing.rates import CardBook, Rates, WriteRule
 
@@ -142,3 +143,19 @@ def _book_measured(row: LedgerRow, measured: Measured, cost: Cost | None) -> Non
 def note(row: LedgerRow, anomalies: Iterable[str]) -> None:
     """Adds the names that the row does not have yet."""
     row.anomaly = ",".join(dict.fromkeys((*filter(None, row.anomaly.split(",")), *anomalies)))
+
+
+def used_tokens(row: LedgerRow) -> int | None:
+    """The tokens of prompt and answer; None where no upstream has said, 0 where nothing reached a model."""
+    if row.cost_source == "none":
+        return 0
+    if row.estimated or row.prompt_tokens is None or row.completion_tokens is None:
+        return None
+    return row.prompt_tokens + row.completion_tokens
+
+
+def http_status(status: Status, error: GatewayError | None) -> int:
+    """The status that the client got, or would have; 499 where it had left."""
+    if error is not None:
+        return error.status
+    return 200 if status == "ok" else 499

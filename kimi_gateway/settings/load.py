@@ -17,13 +17,13 @@ from kimi_gateway.settings.resolve import (
     SecretReader,
     check_state_url,
     resolve_admin,
-    resolve_key,
     resolve_route,
     resolve_seal,
     resolve_target,
     resolve_webhook,
     targets_from_variables,
 )
+from kimi_gateway.settings.resolve_keys import resolve_key
 from kimi_gateway.settings.unbuilt import refuse_unbuilt
 from pricing.cards import CardError, load_cards
 

@@ -3,11 +3,13 @@ new value, and a request keeps the one it began with."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kimi_gateway.core.keys import KeyPolicy, KeyRing
 from kimi_gateway.core.openmode import is_loopback
+from kimi_gateway.core.routing.facts import Quota
 from kimi_gateway.core.secret import Secret
 from kimi_gateway.core.state_url import state_url
 from kimi_gateway.settings.tables import (
@@ -48,6 +50,7 @@ class Target:
     base_url: str
     api_key: Secret | None = None
     account: str = ""
+    quota: Quota = field(default_factory=Quota)
     models: Mapping[str, str] = field(default_factory=dict)
     context_window: int = 0
     connect_timeout_s: float = 5.0
@@ -84,6 +87,9 @@ class Route:
     targets: tuple[str, ...]
     aliases: tuple[str, ...] = ()
     policy: str = "cost"
+    weights: Mapping[str, float] = field(default_factory=dict)  # by target; one that is not named has 1
+    wait_usd_per_hour: Decimal = Decimal("0.50")
+    tier_fallback: bool = False
     default_effort: str = ""
     default_ttl: str = ""
     max_completion_tokens: int = 0

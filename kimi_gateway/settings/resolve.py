@@ -1,7 +1,7 @@
 """From checked tables to settings: secrets read, targets completed by their dialect, routes tied to targets."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -12,25 +12,18 @@ import msgspec
 from backends.catalog import DIALECTS
 from backends.dialect import Dialect
 from backends.json import encode
-from kimi_gateway.core.key_record import budget_nano, limits_of
-from kimi_gateway.core.keys import (
-    OPEN_NAME,
-    KeyFormatError,
-    KeyPolicy,
-    digest_from_hex,
-    digest_of,
-    secret_from_text,
-)
-from kimi_gateway.core.limits import Limits
+from kimi_gateway.core.keys import OPEN_NAME, KeyFormatError, secret_from_text
+from kimi_gateway.core.routing.facts import Quota
 from kimi_gateway.core.secret import Secret
 from kimi_gateway.core.state_url import StateUrlError, state_url
 from kimi_gateway.settings.mistakes import Mistakes, suggestion
 from kimi_gateway.settings.model import DEFAULT_ALIASES, Admin, Route, Target
-from kimi_gateway.settings.tables import AdminTable, Alerts, KeyTable, RouteTable, State, TargetTable, Thinking
+from kimi_gateway.settings.tables import AdminTable, Alerts, RouteTable, State, TargetTable, Thinking
 from pricing.money import NANO
 from pricing.rates import Rates
 
-_RESERVED: Final = (OPEN_NAME, "other")  # the caller of open mode; the metrics' label for what is not configured
+RESERVED: Final = (OPEN_NAME, "other")
+"""Names that nothing configured can have: the caller of open mode, the metrics' label for what is not known."""
 _OURS: Final = ("messages", "model", "stream", "stream_options", "n", "tools", "tool_choice")
 _LISTEN: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:]+\]|[^:\s]+):(?P<port>\d{1,5})\Z")
 
@@ -139,7 +132,7 @@ def resolve_target(
 ) -> Target | None:
     """The target; None where something it cannot do without is wrong. Of the settings `wrong` enough is said."""
     dialect = None if "dialect" in wrong else find_dialect(table.dialect, f"{path}.dialect", mistakes)
-    if table.name in _RESERVED:
+    if table.name in RESERVED:
         mistakes.add(f"{path}.name", f'"{table.name}" is taken by the gateway itself; choose another')
     base_url = _base_url(table.base_url, f"{path}.base_url", dialect, mistakes, is_wrong="base_url" in wrong)
     at_home = bool(base_url) and not wrong & {"api_key_env", "api_key_file"}
@@ -158,6 +151,7 @@ def resolve_target(
         base_url=base_url,
         api_key=key,
         account=table.account or table.name,
+        quota=Quota(table.max_concurrency, table.rpm, table.tpm, table.tpd),
         models=models,
         context_window=table.context_window,
         connect_timeout_s=table.connect_timeout_s,
@@ -316,6 +310,9 @@ def resolve_route(
         targets=names,
         aliases=aliases,
         policy=table.policy,
+        weights=_weights(table, path, names, mistakes),
+        wait_usd_per_hour=Decimal("0.50") if table.wait_usd_per_hour is None else table.wait_usd_per_hour,
+        tier_fallback=table.tier_fallback,
         default_effort=table.default_effort,
         default_ttl=table.default_ttl,
         max_completion_tokens=table.max_completion_tokens,
@@ -325,73 +322,11 @@ def resolve_route(
     )
 
 
-def resolve_key(
-    table: KeyTable, path: str, secrets: SecretReader, mistakes: Mistakes, *, wrong: frozenset[str] = frozenset()
-) -> tuple[bytes, Secret | None, KeyPolicy] | None:
-    """Digest, secret (None where only the digest is written) and policy of a key; None where it is wrong. Of the
-    settings `wrong` enough is said."""
-    if table.name in _RESERVED:
-        mistakes.add(f"{path}.name", f'"{table.name}" is taken by the gateway itself; choose another')
-    given = [name for name in ("key_env", "key_file", "key_sha256") if getattr(table, name)]
-    _check_default_effort(table, path, mistakes)
-    if wrong & {"key_env", "key_file", "key_sha256"}:
-        return None
-    if len(given) != 1:
-        found = f"has {' and '.join(given)}" if given else "has no secret"
-        mistakes.add(path, f"{found}; give exactly one of key_env, key_file and key_sha256")
-        return None
-    limits = _limits(table, path, mistakes)
-    policy = KeyPolicy(
-        name=table.name,
-        max_effort=table.max_effort,
-        default_effort=table.default_effort,
-        default_ttl=table.default_ttl,
-        max_completion_tokens=table.max_completion_tokens,
-        tiers=tuple(table.tiers),
-        pin=table.pin,
-        explain=table.explain,
-        thinking_repair=table.thinking_repair,
-        limits=limits,
-    )
-    readers: dict[str, Callable[[str, str], Secret | None]] = {
-        "key_env": secrets.variable,
-        "key_file": secrets.file,
-    }
-    field = given[0]
-    if field in readers:
-        secret = readers[field](f"{path}.{field}", getattr(table, field))
-        return None if secret is None else (digest_of(secret.reveal()), secret, policy)
-    try:
-        return digest_from_hex(table.key_sha256), None, policy
-    except KeyFormatError as err:
-        mistakes.add(f"{path}.key_sha256", str(err))
-        return None
-
-
-def _limits(table: KeyTable, path: str, mistakes: Mistakes) -> Limits:
-    """The key's limits; each budget that cannot be held is a mistake."""
-    budgets: dict[str, Decimal | None] = {"budget_usd": table.budget_usd, "highspeed_budget_usd": None}
-    budgets["highspeed_budget_usd"] = table.highspeed_budget_usd
-    for name, dollars in budgets.items():
-        try:
-            budget_nano(dollars)
-        except KeyFormatError as err:
-            mistakes.add(f"{path}.{name}", str(err))
-            budgets[name] = None
-    return limits_of(
-        budget_usd=budgets["budget_usd"],
-        highspeed_budget_usd=budgets["highspeed_budget_usd"],
-        period=table.budget_period,
-        rpm=table.rpm,
-        tpm=table.tpm,
-        concurrency=table.concurrency,
-    )
-
-
-def _check_default_effort(table: KeyTable, path: str, mistakes: Mistakes) -> None:
-    ranks = ("low", "high", "max")
-    if table.default_effort and ranks.index(table.default_effort) > ranks.index(table.max_effort):
-        mistakes.add(
-            f"{path}.default_effort",
-            f'"{table.default_effort}" is above max_effort "{table.max_effort}"; lower it or raise the ceiling',
-        )
+def _weights(table: RouteTable, path: str, names: Sequence[str], mistakes: Mistakes) -> Mapping[str, float]:
+    """The weights of the route's targets; one of a target that the route does not have is a mistake."""
+    for name in table.weights:
+        if name not in names:
+            mistakes.add(f"{path}.weights", f'"{name}" is not a target of this route{suggestion(name, names)}')
+    if table.weights and not any(table.weights.get(name, 1.0) for name in names):
+        mistakes.add(f"{path}.weights", "give every target 0, so that none is left; give one of them more")
+    return table.weights

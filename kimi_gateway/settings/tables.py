@@ -163,6 +163,8 @@ class Timing:
     adopt_s: PositiveSeconds = 10.0
     keys_refresh_s: PositiveSeconds = 5.0
     quota_out_s: Seconds = 300.0
+    load_refresh_s: PositiveSeconds = 2.0
+    health_refresh_s: PositiveSeconds = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

@@ -18,31 +18,8 @@ class Unbuilt:
     built: Callable[[Any], bool] | None = None
 
 
-_LIMITS = Unbuilt("limits of targets are not built yet")
-_BREAKER = Unbuilt("the breaker is not built yet")
-_QUEUE = Unbuilt("the queue is not built yet")
-_HIGHSPEED = Unbuilt("rules for Highspeed beyond the model name and service_tier = highspeed are not built yet")
-
 UNBUILT: Final[Mapping[str, Unbuilt]] = {
     "server.cors_origins": Unbuilt("CORS is not built yet"),
-    "retry.breaker_failures": _BREAKER,
-    "retry.breaker_open_s": _BREAKER,
-    "queue.max": _QUEUE,
-    "queue.timeout_s": _QUEUE,
-    "timing.quota_out_s": Unbuilt("taking a target out for its quota is not built yet"),
-    "targets.max_concurrency": _LIMITS,
-    "targets.rpm": _LIMITS,
-    "targets.tpm": _LIMITS,
-    "targets.tpd": _LIMITS,
-    "routes.policy": Unbuilt(
-        "this policy is not built yet; use order or cost (for now both try the targets as they are written)",
-        lambda v: v in ("order", "cost"),
-    ),
-    "routes.weights": Unbuilt("weights are not built yet"),
-    "routes.wait_usd_per_hour": Unbuilt("pricing the wait is not built yet"),
-    "routes.tier_fallback": _HIGHSPEED,
-    "routes.highspeed_aliases": _HIGHSPEED,
-    "keys.explain": Unbuilt("explaining plans is not built yet"),
 }
 
 

@@ -93,3 +93,51 @@ def test_an_unknown_model_or_target_is_told_the_closest_one() -> None:
         targets_of(Asked("moonshotai/kimi-k3.1-pr"))
     with pytest.raises(InvalidRequest, match=r"did you mean vllm\?"):
         targets_of(Asked(PRO, pinned="vlm"))
+
+
+# --- standard instead of Highspeed ------------------------------------------------------------------------------
+
+
+def test_a_highspeed_plan_knows_the_way_down_to_standard() -> None:
+    for asked in (Asked(PRO, "highspeed"), Asked(FAST)):
+        found = plan(asked, [ROUTE], [MOON, ENGINE])
+        assert found.standard is not None
+        assert (found.standard.model, found.standard.tier) == (PRO, "standard")
+        assert found.standard.targets == (("vllm", "moonshotai/Kimi-K3.1-Pro"), ("moonshot", PRO))
+        assert not found.may_fall_back
+    assert plan(Asked(PRO, "highspeed"), [ROUTE], [MOON]).asked_by == "service_tier"
+    assert plan(Asked(FAST), [ROUTE], [MOON]).asked_by == "model"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Asked(PRO),  # nothing to go down from
+        Asked(PRO, "highspeed", tiers=("highspeed",)),  # the key may not use standard
+        Asked("only-highspeed"),  # nobody serves it at standard
+    ],
+)
+def test_there_is_no_way_down_where_standard_is_asked_for_or_may_not_serve(asked: Asked) -> None:
+    fast_only = FakeTarget("fast", {"only-highspeed": "x"})
+    assert plan(asked, [ROUTE], [MOON, ENGINE, fast_only]).standard is None
+
+
+def test_a_pinned_target_stays_pinned_on_the_way_down() -> None:
+    found = plan(Asked(PRO, "highspeed", pinned="moonshot"), [ROUTE], [MOON, ENGINE])
+    assert found.standard is not None
+    assert found.standard.targets == (("moonshot", PRO),)
+
+
+def test_highspeed_that_nobody_maps_falls_back_only_where_the_route_allows_it_and_says_so() -> None:
+    asked = Asked(PRO, "highspeed", tier_fallback=True)
+    found = plan(asked, [ROUTE], [ENGINE])
+    assert (found.model, found.tier, found.adjusted) == (PRO, "standard", ("tier_fallback",))
+    assert found.targets == (("vllm", "moonshotai/Kimi-K3.1-Pro"),)
+    pinned = plan(Asked(FAST, pinned="vllm", tier_fallback=True), [ROUTE], [MOON, ENGINE])
+    assert (pinned.tier, pinned.adjusted) == ("standard", ("tier_fallback",))
+    with pytest.raises(InvalidRequest):
+        plan(Asked(PRO, "highspeed"), [ROUTE], [ENGINE])
+    with pytest.raises(InvalidRequest):
+        plan(Asked(PRO, "highspeed", tiers=("highspeed",), tier_fallback=True), [ROUTE], [ENGINE])
+    with pytest.raises(Forbidden):
+        plan(Asked(PRO, "highspeed", tiers=("standard",), tier_fallback=True), [ROUTE], [MOON])

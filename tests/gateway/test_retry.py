@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.faults import Fault, FaultKind
-from kimi_gateway.core.retry import Decision, RetryBudget, Standing, needs_budget, next_step, pause_s
+from kimi_gateway.core import retry
+from kimi_gateway.core.retry import Decision, RetryBudget, Standing, Step, needs_budget, next_step, pause_s
 
 ALONE = Standing(retries_left=2, repeats=0, others=False, max_wait_s=30, draw=0.5)
 WITH_OTHERS = replace(ALONE, others=True)
@@ -36,6 +37,44 @@ def test_each_kind_has_its_step(kind: FaultKind) -> None:
     assert next_step(Fault(kind, "x"), WITH_OTHERS).step == with_others
 
 
+AT_ONCE, PAUSE = 0.0, -1.0
+"""What stands for the wait in the table below: none, or a pause of our own."""
+
+BY_REPEATS: dict[FaultKind, tuple[tuple[Step, float], tuple[Step, float], tuple[Step, float]]] = {
+    # kind: alone; others left and this its first fault; others left and it was given its time already
+    FaultKind.CONNECT: (("again", PAUSE), ("next", AT_ONCE), ("next", AT_ONCE)),
+    FaultKind.SERVER: (("again", PAUSE), ("next", AT_ONCE), ("next", AT_ONCE)),
+    FaultKind.OVERLOAD: (("again", PAUSE), ("again", PAUSE), ("next", AT_ONCE)),
+    FaultKind.RATE: (("again", PAUSE), ("again", PAUSE), ("next", AT_ONCE)),
+    FaultKind.TIMEOUT: (("stop", AT_ONCE), ("next", AT_ONCE), ("next", AT_ONCE)),
+    FaultKind.RESET: (("stop", AT_ONCE), ("next", AT_ONCE), ("next", AT_ONCE)),
+    FaultKind.INCOMPLETE: (("stop", AT_ONCE), ("next", AT_ONCE), ("next", AT_ONCE)),
+    FaultKind.QUOTA: (("stop", AT_ONCE), ("next", AT_ONCE), ("next", AT_ONCE)),
+    FaultKind.AUTH: (("stop", AT_ONCE), ("next", AT_ONCE), ("next", AT_ONCE)),
+    FaultKind.TLS: (("stop", AT_ONCE), ("next", AT_ONCE), ("next", AT_ONCE)),
+    FaultKind.CONTEXT: (("stop", AT_ONCE), ("next", AT_ONCE), ("next", AT_ONCE)),
+    FaultKind.FILTER: (("stop", AT_ONCE), ("stop", AT_ONCE), ("stop", AT_ONCE)),
+    FaultKind.REQUEST: (("stop", AT_ONCE), ("stop", AT_ONCE), ("stop", AT_ONCE)),
+}
+
+
+@pytest.mark.parametrize("repeats", [0, 1, 2, 7])
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_the_table_says_what_follows_each_kind(kind: FaultKind, others: bool, repeats: int) -> None:
+    alone, first, later = BY_REPEATS[kind]
+    step, wait = alone if not others else (later if repeats else first)
+    standing = Standing(retries_left=1, repeats=repeats, others=others, max_wait_s=30, draw=0.25)
+    expected_s = pause_s(repeats, 0.25) if wait == PAUSE else 0.0
+    assert next_step(Fault(kind, "x"), standing) == Decision(step, expected_s)
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_the_docstring_has_a_row_for_each_kind(kind: FaultKind) -> None:
+    rows = [line for line in (retry.__doc__ or "").splitlines() if line.startswith("| ")]
+    assert [row for row in rows if kind.value in row.split("|")[1].replace(",", " ").split()], kind
+
+
 @pytest.mark.parametrize("kind", list(FaultKind))
 def test_nothing_follows_when_the_retries_are_spent(kind: FaultKind) -> None:
     assert next_step(Fault(kind, "x"), replace(WITH_OTHERS, retries_left=0)).step == "stop"
@@ -58,6 +97,22 @@ def test_an_overload_that_a_wait_did_not_help_goes_elsewhere() -> None:
 def test_pauses_are_within_a_quarter_and_eight_seconds_and_grow(repeats: int, draw: float) -> None:
     assert 0.25 <= pause_s(repeats, draw) <= 8
     assert pause_s(repeats + 1, 0) >= pause_s(repeats, 0)
+    if repeats < 3:
+        assert pause_s(repeats + 1, 0) >= pause_s(repeats, draw)
+
+
+def test_a_crowd_that_was_refused_together_is_spread_over_the_whole_window() -> None:
+    assert [pause_s(repeats, 0) for repeats in range(6)] == [0.25, 1, 2, 4, 4, 4]
+    assert [pause_s(repeats, 1) for repeats in range(6)] == [1, 2, 4, 8, 8, 8]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.RATE, FaultKind.OVERLOAD])
+def test_a_named_wait_that_did_not_help_goes_elsewhere_and_alone_it_is_kept_again(kind: FaultKind) -> None:
+    named = Fault(kind, "x", retry_after_s=3)
+    assert next_step(named, replace(WITH_OTHERS, repeats=1)).step == "next"
+    assert next_step(named, replace(ALONE, repeats=1)) == Decision("again", 3)
+    assert next_step(Fault(kind, "x", retry_after_s=0), ALONE) == Decision("again", 0.25)
+    assert next_step(Fault(kind, "x", retry_after_s=30), ALONE) == Decision("again", 30)
 
 
 @given(st.lists(st.booleans(), max_size=400))

@@ -13,21 +13,6 @@ from kimi_gateway.settings.unbuilt import UNBUILT
 
 VALUES: Mapping[str, str] = {
     "server.cors_origins": '["https://example.org"]',
-    "retry.breaker_failures": "1",
-    "retry.breaker_open_s": "1",
-    "queue.max": "1",
-    "queue.timeout_s": "1",
-    "timing.quota_out_s": "1",
-    "targets.max_concurrency": "1",
-    "targets.rpm": "1",
-    "targets.tpm": "1",
-    "targets.tpd": "1",
-    "routes.policy": '"fastest"',
-    "routes.weights": '{ "a" = 2 }',
-    "routes.wait_usd_per_hour": '"1.00"',
-    "routes.tier_fallback": "true",
-    "routes.highspeed_aliases": '["fast"]',
-    "keys.explain": "true",
 }
 BASES = {
     "targets": '[[targets]]\nname = "a"\ndialect = "vllm"\nbase_url = "http://127.0.0.1:1/v1"\n',
@@ -83,20 +68,4 @@ def test_what_is_not_built_is_accepted_with_its_default(tmp_path: Path, dotted: 
     default = item.default if item.default is not MISSING else {}
     path = tmp_path / "c.toml"
     path.write_text(text_with(dotted, toml(default)))
-    load(path, ENVIRON)
-
-
-@pytest.mark.parametrize(
-    ("dotted", "value"),
-    [("routes.policy", '"order"'), ("contract.mode", '"adjust"'), ("targets.contract", '"adjust"')],
-)
-def test_a_value_that_has_its_effect_already_is_accepted(tmp_path: Path, dotted: str, value: str) -> None:
-    path = tmp_path / "c.toml"
-    path.write_text(text_with(dotted, value))
-    load(path, ENVIRON)
-
-
-def test_a_sum_of_money_equal_to_the_default_is_the_default(tmp_path: Path) -> None:
-    path = tmp_path / "c.toml"
-    path.write_text(text_with("routes.wait_usd_per_hour", "0.5"))
     load(path, ENVIRON)

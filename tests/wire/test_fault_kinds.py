@@ -13,7 +13,7 @@ import pytest
 from backends.emulator.faults import KINDS
 from backends.emulator.profiles import PROFILES
 from pricing.ledger.row import LedgerRow
-from support.lab import Heard, ledger_url, post, wait_for_row
+from support.lab import Heard, heal, ledger_url, post, wait_for_row
 from support.processes import BASE_URL, Gateway, gateway_process, program
 
 OPTIONS = {
@@ -24,6 +24,10 @@ OPTIONS = {
     "context": 'over = "prompt"',
 }
 PRICES = 'prices = { input = "2.00", cache_read = "0.20", output = "10.00" }\n'
+
+
+REMEMBERED = ("overloaded", "rate_limited", "unauthorized", "forbidden", "queue_full", "quota")
+"""Faults after which a target is left alone for a while."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,9 @@ def faulty() -> Iterator[Gateway]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kimi-test-")))
         (folder / "faults.toml").write_text(fault_file(), "utf-8")
-        config = ["[server]\ndrain_grace_s = 0\n[retry]\nmax_retries = 0\n[timing]\nusage_grace_s = 0.3\n"]
+        config = [
+            "[server]\ndrain_grace_s = 0\n[retry]\nmax_retries = 0\nbreaker_failures = 1000000\n[timing]\nusage_grace_s = 0.3\nquota_out_s = 0\n"
+        ]
         for name in PROFILES:
             command = [sys.executable, "-m", "kimi_gateway", "emulate", "--dialect", name, "--port", "0"]
             command += ["--pace", "0", "--faults", str(folder / "faults.toml")]
@@ -112,6 +118,8 @@ def ask(gateway: Gateway, dialect: str, text: str, *, stream: bool) -> tuple[Hea
         "messages": [{"role": "user", "content": text}],
     }
     heard = post(gateway.base_url, request, {"x-kimi-target": dialect})
+    if any(f"fault {kind} now" == text for kind in REMEMBERED):
+        heal(gateway)
     return heard, wait_for_row(ledger_url(gateway), heard.headers["x-kimi-request-id"])
 
 
