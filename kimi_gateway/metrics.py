@@ -30,6 +30,7 @@ _KINDS: Final = frozenset({*STATUSES, REFUSED})
 _FAULTS: Final = frozenset(FaultKind)
 _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 _GAP_SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_PACES: Final = (5, 10, 20, 40, 60, 80, 120, 160, 240, 320, 640)
 _LAG_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
 
 
@@ -86,6 +87,7 @@ class _Bound:
 
     requests: Counter
     seconds: Histogram
+    paces: Histogram
     tokens: dict[str, Counter] = field(default_factory=dict)
 
 
@@ -122,6 +124,13 @@ class Metrics:
         )
         self._wait = Histogram(
             "kimi_queue_wait_seconds", "Time waited for a target.", buckets=_SECONDS, registry=registry
+        )
+        self._paces = Histogram(
+            "kimi_tokens_per_second",
+            "Tokens per second of answers, from their first token on.",
+            ("target", "tier"),
+            buckets=_PACES,
+            registry=registry,
         )
         self._declare_health(registry)
         # `labels()` costs four times what it costs to count; the children are kept.
@@ -227,6 +236,9 @@ class Metrics:
         bound.requests.inc()
         bound.seconds.observe(seconds)
         self._wait.observe(row.wait_ms / 1000)
+        tokens_per_s = pace_of(row)
+        if tokens_per_s is not None:
+            bound.paces.observe(tokens_per_s)
         for meter, count in meters_of(row):
             if count:
                 counter = bound.tokens.get(meter)
@@ -240,7 +252,8 @@ class Metrics:
         bound = self._bound.get(labels)
         if bound is None:
             target, _, tier, _, _ = labels
-            bound = _Bound(self._requests.labels(*labels), self._seconds.labels(target, tier))
+            seconds, paces = self._seconds.labels(target, tier), self._paces.labels(target, tier)
+            bound = _Bound(self._requests.labels(*labels), seconds, paces)
             self._bound[labels] = bound
         return bound
 
@@ -260,6 +273,14 @@ def meters_of(row: LedgerRow) -> tuple[tuple[str, int], ...]:
         ("output", row.completion_tokens or 0),
         ("search", row.search_calls),
     )
+
+
+def pace_of(row: LedgerRow) -> float | None:
+    """The tokens per second of an answer after its first; None where the row cannot tell."""
+    if row.estimated or row.ttft_ms is None or row.total_ms is None or not row.completion_tokens:
+        return None
+    took_ms = row.total_ms - row.ttft_ms
+    return (row.completion_tokens - 1) * 1000 / took_ms if took_ms > 0 and row.completion_tokens > 1 else None
 
 
 async def sample_loop_lag(metrics: Metrics, mono: Callable[[], float], *, interval_s: float = 0.1) -> None:

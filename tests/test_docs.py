@@ -273,7 +273,7 @@ CHECKS: dict[Callable[[str], list[str]], str] = {
     error_complaints: "`buffer_full`",
     metric_complaints: "`kimi_in_flight`",
     path_complaints: "`GET /ready`",
-    unbuilt_complaints: "`queue.max`",
+    unbuilt_complaints: "`server.cors_origins`",
     money_complaints: "`write_1h_tokens`",
     fault_complaints: "`overload`",
     sdk_complaints: "`timeout_s`",
