@@ -4,7 +4,7 @@ What a target honours is sent as it is; what it would refuse is repaired for thi
 `adjusted`; what cannot be repaired is a capability, raised as `Incapable` so that another target may serve it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -100,11 +100,23 @@ def encode_request(wish: Wish, dialect: Dialect, foreign: frozenset[str]) -> Req
     through, the client's own words for thinking and the cache are sent; `effort`, `thinking_off` and `ttl` mean
     nothing then. A pure function: what `is_costly` calls so may run in a thread.
     """
+    steps = encode_steps(wish, dialect, foreign)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            request: Request = end.value
+            return request
+
+
+def encode_steps(wish: Wish, dialect: Dialect, foreign: frozenset[str]) -> Generator[None, None, Request]:
+    """The same in pieces of a millisecond or two, for large histories."""
     family = family_of(wish.model)
     if family.passes_through:
         wish, dialect = replace(wish, effort=None, thinking_off=False, ttl=""), dialect_for(family, dialect)
     _check_capabilities(wish, dialect)
     look = look_at(wish.heads, dialect.contract)
+    yield
     _check_media(wish, dialect, look)
     adjusted: list[str] = []
     out = _copied(wish, dialect, foreign, adjusted, ours=_OURS - _THINKING if family.passes_through else _OURS)
@@ -112,8 +124,10 @@ def encode_request(wish: Wish, dialect: Dialect, foreign: frozenset[str]) -> Req
     narrowed = _hold_tools(out, wish, tools, declared=look.declares_tools)
     ids = ToolIds(dialect.tool_id_pattern) if dialect.tool_id_pattern else None
     mending = mend(wish.messages, wish.heads, look, tools, ids)
+    yield
     encoded = encode_messages(wish.messages, wish.heads, dialect, mending)
     out["messages"] = encoded.messages
+    yield
     out |= _stream_fields(wish)
     if wish.output_limit is not None:
         out["max_completion_tokens"] = wish.output_limit

@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 from backends.catalog import foreign_fields
 from backends.dialect import Dialect
-from backends.encode import Incapable, Request, Wish, encode_request, is_costly
+from backends.encode import Incapable, Request, Wish, encode_request, encode_steps, is_costly
 from backends.family import family_of
 from backends.json import JsonError
 from backends.messages import MessageHead, thought_state
@@ -24,7 +23,7 @@ from kimi_gateway.errors import InvalidRequest
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.request import Option, Options
 from kimi_gateway.relay.thinking import Recall
-from kimi_gateway.relay.turnstile import HEAVY_BYTES
+from kimi_gateway.relay.turnstile import HEAVY_BYTES, in_pieces
 from kimi_gateway.settings import Target
 from pricing.estimate import Estimate
 
@@ -138,13 +137,13 @@ class Encoder:
         self._refusals.append(refusal)
 
     async def _encoded(self, wish: Wish, dialect: Dialect) -> Request:
-        encode = partial(encode_request, wish, dialect, foreign_fields(dialect))
+        foreign = foreign_fields(dialect)
         if is_costly(wish, dialect):
-            return await asyncio.to_thread(encode)
+            return await asyncio.to_thread(encode_request, wish, dialect, foreign)
         if sum(map(len, wish.messages)) < HEAVY_BYTES:
-            return encode()
+            return encode_request(wish, dialect, foreign)
         async with self.ctx.turnstile:
-            return encode()
+            return await in_pieces(encode_steps(wish, dialect, foreign))
 
     def _wish(
         self, target: Target, upstream_model: str, history: _History, warm_tokens: int
