@@ -240,13 +240,24 @@ def emulate(
 def check(
     config: Annotated[Path | None, typer.Option("--config", help="The TOML file.", metavar="FILE")] = None,
     probe: Annotated[bool, typer.Option("--probe", help="Ask each model for a few tokens as well.")] = False,
+    explain: Annotated[
+        Path | None,
+        typer.Option(
+            "--explain", help="Only show where the request in this file would go.", metavar="REQUEST.json"
+        ),
+    ] = None,
     output: Annotated[Output, typer.Option("--format", help="How to print.")] = Output.TABLE,
 ) -> None:
     # Inside the function: it brings what draws tables, which `serve` does without.
     from kimi_gateway.checks.command import run_check
+    from kimi_gateway.checks.explain import run_explain
 
     if config is not None and not config.is_file():
         _stop(f"--config: there is no file {config}")
+    if explain is not None:
+        if probe:
+            _stop("--explain sends nothing, so --probe has no meaning beside it; leave one out")
+        raise typer.Exit(run_explain(config, explain, process_environment(), output=output))
     raise typer.Exit(run_check(config, process_environment(), probe=probe, output=output))
 
 

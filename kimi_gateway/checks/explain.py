@@ -6,7 +6,7 @@ health. It says so where a figure would stand.
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -66,7 +66,9 @@ class Explained:
 
 def route_policy(route: Route | None) -> Policy:
     """The policy of a route; a model without a route goes by cost."""
-    return policy_of(route.policy if route is not None else "cost")
+    if route is None:
+        return policy_of("cost")
+    return policy_of(route.policy, route.weights, route.wait_usd_per_hour)
 
 
 def run_explain(config: Path | None, request: Path, environ: Mapping[str, str], *, output: Output) -> int:
@@ -97,20 +99,15 @@ def run_explain(config: Path | None, request: Path, environ: Mapping[str, str], 
     return _WRONG
 
 
-def explain_request(
-    settings: Settings,
-    cards: CardBook,
-    body: bytes,
-    *,
-    now_s: float,
-    policy: Callable[[Route | None], Policy] = route_policy,
-) -> Explained:
+def explain_request(settings: Settings, cards: CardBook, body: bytes, *, now_s: float) -> Explained:
     """The plan of a request with this body, sent without a key; what is wrong with it is a mistake. `now_s` is
     Unix seconds."""
     try:
         view = read(body)
         route = find_route(view.model, settings.routes)
-        found = plan(Asked(view.model, view.service_tier), settings.routes, settings.targets)
+        falls_back = route is not None and route.tier_fallback
+        asked = Asked(view.model, view.service_tier, tier_fallback=falls_back)
+        found = plan(asked, settings.routes, settings.targets)
         effort = resolve(view.effort, EffortPolicy())
         needs = needs_of(view.heads, view.fields, thinking_off=effort.off)
         candidates = _candidates(settings, cards, found, route, view.ttl, now_s)
@@ -118,7 +115,7 @@ def explain_request(
     except GatewayError as err:
         what, _, remedy = err.message.partition("; ")
         return Explained({}, (Mistake(err.param or "request", what, remedy),))
-    chosen = policy(route)
+    chosen = route_policy(route)
     ranking = rank(wants, candidates, chosen)
     return Explained(plan_object(ranking, wants, chosen, model=found.model, tier=found.tier, is_live=False))
 
@@ -146,6 +143,8 @@ def _candidates(
                     place=place,
                     window=target.window,
                     ttl=ttl or _USUAL_TTL,
+                    weight=route.weights.get(name, 1.0) if route is not None else 1.0,
+                    quota=target.quota,
                 ),
                 read_tokens=None,
             )

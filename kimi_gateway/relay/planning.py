@@ -29,11 +29,11 @@ async def planned(router: Router, asked: Plan, body: bytes, ctx: Context, *, exp
     tiered = choose_tier(asked, router.rank, router.asking.deadline_s)
     if tiered.ranking.needs_exact:
         tiered = await _exact(router, tiered, body, ctx)
-    shown = router.header(tiered.plan, *router.rank(tiered.plan)) if explains else ""
+    shown = router.header(tiered.plan, *router.rank(router.whole(tiered.plan))) if explains else ""
     if not tiered.ranking.ranked:
         raise _refused(tiered, router, ctx, {"x-kimi-plan": shown} if shown else {})
     asking = router.asking
-    output = asking.limit or router.routing.outputs.expected(asked.route, None, router.known.mono_s)
+    output = asking.limit or router.expected_output(asked)
     routed = Routed(
         places={one.name: one.place for one in tiered.ranking.ranked},
         tokens=router.prompt.tokens + output * asking.view.n,

@@ -23,7 +23,7 @@ from kimi_gateway.relay.routing import Asking, Router, Surroundings
 from kimi_gateway.relay.thinking import Recall
 from kimi_gateway.relay.turnstile import HEAVY_BYTES, in_pieces
 from kimi_gateway.settings import Route, Settings
-from pricing.estimate import estimate_prompt
+from pricing.estimate import Estimate, estimate_prompt
 
 _PATIENCE_MAX_S: Final = 86_400.0
 _NARROW_ABOVE: Final = 100_000
@@ -36,7 +36,6 @@ async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) 
     """The prepared request. Raises `InvalidRequest`, `NotFound`, `Forbidden`, and what is answered where every
     target that could serve it is out."""
     view, settings = await _view(body, ctx), ctx.settings
-    deadline_s = read_deadline(client.header(b"x-kimi-deadline-ms"))
     explains = _explains(client, policy)
     asked = _plan(view, client, policy, settings)
     route = find_route(view.model, settings.routes)
@@ -44,18 +43,7 @@ async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) 
     decided = _decided(view, asked, policy, route, strict=len(strict) == len(asked.targets))
     recall = await _recall(view, asked, policy, client, ctx)
     prompt = estimate_prompt(view.text, messages=len(view.messages), tools="tools" in view.fields)
-    asking = Asking(
-        view=view,
-        recall=recall,
-        prompt=prompt,
-        effort=decided.effort_sent,
-        ttl=decided.ttl,
-        limit=decided.limit,
-        thinking_off=decided.effort.off,
-        pinned=client.header(b"x-kimi-target"),
-        priced_only=policy.limits.has_budget,
-        deadline_s=deadline_s,
-    )
+    asking = _asking(view, recall, prompt, decided, policy, client)
     router = Router(ctx.routing, _surroundings(ctx), asking, route, prompt)
     planned = await _planned(router, asked, body, ctx, explains=explains)
     found = planned.plan
@@ -91,6 +79,24 @@ async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) 
         routed=planned.routed,
         lower=partial(encoder.lowered, targets),
         known=encoder.known,
+    )
+
+
+def _asking(
+    view: RequestView, recall: Recall, prompt: Estimate, decided: Decided, policy: KeyPolicy, client: Client
+) -> Asking:
+    """What the request asks of routing. Raises `InvalidRequest` for a deadline that is none."""
+    return Asking(
+        view=view,
+        recall=recall,
+        prompt=prompt,
+        effort=decided.effort_sent,
+        ttl=decided.ttl,
+        limit=decided.limit,
+        thinking_off=decided.effort.off,
+        pinned=client.header(b"x-kimi-target"),
+        priced_only=policy.limits.has_budget,
+        deadline_s=read_deadline(client.header(b"x-kimi-deadline-ms")),
     )
 
 

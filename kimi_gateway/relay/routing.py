@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_plan
 from typing import Final
 
 from msgspec.structs import replace
@@ -196,6 +197,19 @@ class Router:
         wants = self._wants(found, bases)
         return wants, rank(wants, candidates, self.policy)
 
+    def whole(self, found: Plan) -> Plan:
+        """The same plan with all targets of the route, those too that the request cannot go to: for who wants to
+        see why."""
+        route, settings = self.route, self.known.settings
+        names = route.targets if route is not None else tuple(target.name for target in settings.targets)
+        models = {target.name: target.models.get(found.model, "") for target in settings.targets}
+        return replace_plan(found, targets=tuple((name, models[name]) for name in names if name in models))
+
+    def expected_output(self, found: Plan) -> int:
+        """The tokens that an answer is expected to have; no more than the request's limit."""
+        name, limit = output_name(found.route, self.asking.effort), self.asking.limit
+        return self.routing.outputs.expected(name, limit, self.known.mono_s)
+
     def header(self, found: Plan, wants: Wants, ranking: Ranking) -> str:
         """The value of `x-kimi-plan`."""
         return plan_header(ranking, wants, self.policy, model=found.model, tier=found.tier)
@@ -263,13 +277,12 @@ class Router:
             accounts = [one.account for one in bases if one.abilities.files]
             pinned = next((one.account for one in bases if one.name == asking.pinned), None)
             file_account = account_of_file(needs.file, pinned, accounts)
-        output = self.routing.outputs.expected(output_name(found.route, asking.effort), asking.limit, now_s)
         key = conversation_key(asking.recall.prefix, self.opening) if self.opening is not None else b""
         return Wants(
             now_s=now_s,
             key=key,
             prompt=self.prompt,
-            output_tokens=output,
+            output_tokens=self.expected_output(found),
             n=asking.view.n,
             thinking_off=needs.thinking_off,
             remote_media=needs.remote_media,

@@ -60,8 +60,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A request that wants one of these places, the first choice first. `tokens` is the most that it can use,
-    `key` the caller between whom the queue is fair. `id` is the attempt's own."""
+    """A request that wants one of these places, the first choice first. `tokens` is what it is taken
+    to use at most, `key` the caller between whom the queue is fair. `id` is the attempt's own."""
 
     id: str
     key: str

@@ -63,8 +63,8 @@ def queue_s(wants: Wants, candidate: Candidate) -> float:
         waits_s = answer_s * (candidate.queued + 1) / max(candidate.quota.concurrency, candidate.in_flight, 1)
     load = candidate.load
     if load is not None and load.waiting:
-        waits_s = max(waits_s, answer_s * load.waiting / max(load.running, 1))
-    return max(waits_s, cooling_s(wants, candidate))
+        waits_s = max(waits_s, answer_s * load.waiting / (load.running or 1))
+    return waits_s if candidate.out is None else max(waits_s, cooling_s(wants, candidate))
 
 
 def cooling_s(wants: Wants, candidate: Candidate) -> float:
