@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from functools import partial
 from typing import Any, Final
 
 from kimi_gateway.errors import GatewayError, InvalidRequest, TooLarge, UnsupportedMedia
@@ -66,7 +67,9 @@ class Client:
         self._receive = receive
         self._send = send
         self._stall_timeout_s = stall_timeout_s
-        self._is_slow: Callable[[], bool] = (scope.get("extensions") or {}).get("kimi.is_slow", _unknown)
+        extensions = scope.get("extensions") or {}
+        self._is_slow: Callable[[], bool] = extensions.get("kimi.is_slow", _unknown)
+        self._on_gone: Callable[[Callable[[], object] | None], None] | None = extensions.get("kimi.on_gone")
 
     def header(self, name: bytes) -> str | None:
         """A request header, by its lower-case name."""
@@ -138,6 +141,16 @@ class Client:
         if int(text) > max_bytes:
             raise _too_large(max_bytes)
         return int(text)
+
+    def watch(self, tell: Callable[[], object]) -> Callable[[], object]:
+        """Has `tell` called when the client has left; gives back what ends that. Where the server cannot call, a
+        task waits for it, which costs 20 us a request."""
+        if self._on_gone is not None:
+            self._on_gone(tell)
+            return partial(self._on_gone, None)
+        watcher = asyncio.ensure_future(self.gone())
+        watcher.add_done_callback(lambda done: None if done.cancelled() else tell())
+        return watcher.cancel
 
     async def gone(self) -> None:
         """Returns when the client has left."""

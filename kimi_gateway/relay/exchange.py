@@ -60,21 +60,19 @@ class Exchange:
     async def run(self) -> None:
         """Serves the request to its end and settles its row. Raises only what cancelled it from outside."""
         self._task = asyncio.current_task()
-        watcher = asyncio.create_task(self._client.gone())
-        watcher.add_done_callback(self._on_client_gone)
+        unwatch = self._client.watch(self._client_gone)
         self._ctx.lifecycle.track(self)
         try:
             await self._to_an_end()
         finally:
             self._ctx.lifecycle.untrack(self)
-            watcher.cancel()
+            unwatch()
             self._attempt.close()
             self._account.settle("error")
             await self._leave()
 
-    def _on_client_gone(self, watcher: "asyncio.Task[None]") -> None:
-        if not watcher.cancelled():
-            self._stop("client_disconnected")
+    def _client_gone(self) -> None:
+        self._stop("client_disconnected")
 
     def _stop(self, status: Status) -> None:
         if self._stopped is None and self._task is not None and not self._account.is_settled:

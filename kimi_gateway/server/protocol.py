@@ -3,11 +3,13 @@
 * a bound on the size of a request's head, and on the time it may take
 * an answer in our shape to what is no HTTP, wherever in a request that shows
 * an end at once, for a client that takes nothing: `scope["extensions"]["kimi.abort"]()`
+* a call when the client of an answer has left: `scope["extensions"]["kimi.on_gone"](call)`
 * whether sending would wait for the client: `scope["extensions"]["kimi.is_slow"]()`
 """
 
 import asyncio
 import re
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -33,6 +35,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _in_body = False
     _message_ended = False  # in the part of the data that is being parsed
     _refused = False
+    _tell_gone: Callable[[], object] | None = None
     _answering: RequestResponseCycle | None = None
     """The request whose answer is due now; `cycle` is the one that came in last."""
 
@@ -51,7 +54,15 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._head_is_open = True
         super().on_message_begin()
-        self.scope["extensions"] = {"kimi.abort": self.abort, "kimi.is_slow": self._is_slow}  # type: ignore[dict-item]  # ours are callables
+        extensions = {"kimi.abort": self.abort, "kimi.is_slow": self._is_slow, "kimi.on_gone": self._on_gone}
+        self.scope["extensions"] = extensions  # type: ignore[typeddict-item]  # ours are callables
+
+    def _on_gone(self, tell: Callable[[], object] | None) -> None:
+        """Whom to tell, once, when the client of the answer under way has left; None: nobody any more."""
+        if tell is not None and self._answering is not None and self._answering.disconnected:
+            self.loop.call_soon(tell)  # it had left before anybody asked
+            return
+        self._tell_gone = tell
 
     def _is_slow(self) -> bool:
         """The client has not taken what was sent, so that sending more waits."""
@@ -155,6 +166,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
+            tell, self._tell_gone = self._tell_gone, None
+            if tell is not None:
+                tell()
 
     def _head_is_late(self) -> None:
         self._head_timer = None

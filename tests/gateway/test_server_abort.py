@@ -130,5 +130,38 @@ def test_the_extensions_stand_side_by_side() -> None:
             await listener.close()
 
     asyncio.run(main())
-    ours = {"kimi.abort", "kimi.is_slow"}
+    ours = {"kimi.abort", "kimi.is_slow", "kimi.on_gone"}
     assert found == [ours, {*ours, "kimi.connection"}]
+
+
+@pytest.mark.parametrize("asks_late", [False, True])
+def test_whoever_asks_is_called_once_when_the_client_has_left(asks_late: bool) -> None:
+    """Also where it had left before anybody asked; not after the answer is complete."""
+    told: list[str] = []
+    left = asyncio.Event()
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        def tell() -> None:
+            told.append(scope["path"])
+            left.set()
+
+        if asks_late:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        scope["extensions"]["kimi.on_gone"](tell)
+        async with asyncio.timeout(5):
+            await left.wait()
+
+    async def main() -> None:
+        listener = Listener(waits, bind("127.0.0.1", 0))
+        await listener.start()
+        _, writer = await asyncio.open_connection(*listener.address)
+        writer.write(GET)
+        await asyncio.sleep(0.05)
+        writer.close()
+        async with asyncio.timeout(5):
+            await left.wait()
+        await listener.close()
+
+    asyncio.run(main())
+    assert len(told) == 1
