@@ -191,7 +191,7 @@ class Account:
             self._first_content = now
             self.row.ttft_ms = self._ms(now)
             self._ctx.metrics.first_token(self.row.target, now - self._began)
-        elif self._last_content is not None:
+        elif self._last_content is not None and now > self._last_content:
             self._ctx.metrics.chunk_gap(now - self._last_content)
         self._last_content = now
 

@@ -181,6 +181,7 @@ class Attempt:
         each costs about 15 µs, and an upstream often hands out several events at once."""
         is_over, fault = False, None
         now = self._ctx.mono()
+        said = self._account.tally.delivered_bytes
         for item in items:
             if isinstance(item, PlainChunk):
                 self._plain(item, now)
@@ -196,6 +197,8 @@ class Attempt:
             elif isinstance(item, Done):
                 is_over = True
                 break
+        if self._account.tally.delivered_bytes != said:
+            self._account.content(now)
         if not is_over and await self._sink.flush():  # the end is sent with what is left
             self.pace.last_sent = now
         if fault is not None:
@@ -210,19 +213,17 @@ class Attempt:
             return
         tally.text_bytes += chunk.text_bytes
         tally.thought_bytes += chunk.thought_bytes
-        self._account.content(now)
 
     def _chunk(self, chunk: Chunk, now: float) -> None:
         tally = self._account.tally
         if tally.model is None and chunk.model is not None:
             self._sink.answers_as(self._account.answered_by(chunk.model))
         tally.add(chunk)
-        if chunk.commits:
-            self._account.content(now)
-            if not self.committed:
-                self.committed = True
-                self._prepared.release()
-                self.option.release()
+        if chunk.commits and not self.committed:
+            self.committed = True
+            self._account.content(now)  # a finish reason alone is content too
+            self._prepared.release()
+            self.option.release()
         self._sink.add(chunk)
         if self.pace.finished is None and self._sink.complete:
             self.pace.finished = now
