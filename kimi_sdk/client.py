@@ -1,44 +1,34 @@
 """`Chat`: a conversation with Kimi that keeps its thinking and knows what it costs."""
 
-import os
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from decimal import Decimal
-from functools import cache
-from threading import Lock
+from collections.abc import Generator, Iterable, Sequence
+from os import PathLike
+from threading import Lock, get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, get_args
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from typing_extensions import override
 
-from backends.dialect import Dialect
-from backends.dialects import moonshot
-from backends.json import JsonObject
+from kimi_sdk.batch import Batch, map_sync
+from kimi_sdk.conversation import MAX_ROUNDS, Conversation
+from kimi_sdk.drive import drive
 from kimi_sdk.errors import InvalidInput
-from kimi_sdk.refusal import refusal
-from kimi_sdk.reply import EFFORT_UNSET, Reading, Reply, read_body, read_reply
-from kimi_sdk.thread import Thread
+from kimi_sdk.events import Done, Event
+from kimi_sdk.inside import refuse_inside
+from kimi_sdk.parts import Question
+from kimi_sdk.questions import Asked
+from kimi_sdk.reply import Reply
+from kimi_sdk.sharing import Shared
+from kimi_sdk.talk import Plan
 from kimi_sdk.wire import Endpoint
-from pricing.cards import load_cards
-from pricing.rates import CardBook
-from pricing.usage import TokenUsage
 
 if TYPE_CHECKING:
-    from kimi_sdk._openai import Connection
+    from kimi_sdk._openai import Connections
 
-Effort = Literal["low", "high", "max"]
-"""How much the model thinks. Unset means its default, max."""
-
-DEFAULT_MODEL: Final = "kimi-k3.1-pro"
-DEFAULT_BASE_URL: Final = "http://127.0.0.1:8000/v1"
-
-_PLAIN: Final = Dialect(name="gateway")
-"""The gateway leaves unknown counts out and says itself what an answer costs, so nothing is added to its facts."""
+T = TypeVar("T")
 
 
-class Chat:
-    """A conversation with one model at one endpoint: the gateway, or anything else that speaks its dialect.
+class Chat(Conversation):
+    """A conversation with one model at one endpoint: the gateway, api.moonshot.ai, OpenRouter, a vLLM or SGLang.
 
         chat = Chat(system="You are brief.", effort="high")
         reply = chat.ask("How far is the Moon?")
@@ -46,90 +36,190 @@ class Chat:
         chat.ask("And the Sun?")          # sent with the first turn and its thinking
         print(chat.usage, chat.cost)
 
-    `base_url` and `api_key` default to KIMI_BASE_URL and KIMI_API_KEY; without a key none is sent. `timeout_s` is
-    the longest silence in seconds. `max_completion_tokens` limits thinking and answer together.
-    A chat is one conversation: calls from several threads wait for one another. It holds connections until
-    `close`; `with Chat(...) as chat:` closes it.
+    `base_url` and `api_key` default to KIMI_BASE_URL and KIMI_API_KEY; without a key none is sent. `dialect` says
+    who answers there, where the host does not (a vLLM of one's own). `timeout_s` is the longest silence in
+    seconds. `max_completion_tokens` limits thinking and answer together. `max_cost` (dollars) refuses a call that
+    could exceed it; a `meter` does that for many chats. `prices` (USD per million tokens, by meter) are for
+    servers that no rate card knows. `max_retries` is how often a failed request is sent again where that may help.
+
+    A chat is one conversation: calls from several threads wait for one another. `fork` is for parallel ones. It
+    holds connections until `close`; `with Chat(...) as chat:` closes it.
     """
 
-    def __init__(
+    @overload
+    def ask(
         self,
+        question: Asked,
         *,
-        system: str | None = None,
-        model: str = DEFAULT_MODEL,
-        effort: Effort | None = None,
+        output: type[T],
+        stop: str | Sequence[str] = ...,
+        max_completion_tokens: int | None = ...,
+    ) -> Reply[T]: ...
+    @overload
+    def ask(
+        self,
+        question: Asked,
+        *,
+        output: None = ...,
+        prefix: str = ...,
+        stop: str | Sequence[str] = ...,
+        max_completion_tokens: int | None = ...,
+    ) -> Reply[None]: ...
+    def ask(
+        self,
+        question: Asked,
+        *,
+        output: Any = None,
+        prefix: str = "",
+        stop: str | Sequence[str] = (),
         max_completion_tokens: int | None = None,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        timeout_s: float = 600.0,
-    ) -> None:
-        """Raises `InvalidInput`. Sends nothing."""
-        if effort is not None and effort not in get_args(Effort):
-            raise InvalidInput(f"effort must be one of {', '.join(get_args(Effort))}, not {effort!r}")
-        if not model:
-            raise InvalidInput("model must not be empty")
-        if not timeout_s > 0:
-            raise InvalidInput(f"timeout_s must be more than 0 seconds, not {timeout_s}")
-        self._model = model
-        self._effort = effort
-        self._limit = _checked_limit(max_completion_tokens)
-        self._endpoint = _endpoint(base_url, api_key, os.environ)  # noqa: TID251  # the SDK's one reading of it
-        self._timeout_s = timeout_s
-        self._thread = Thread(system)
-        self._connection: Connection | None = None
-        self._lock = Lock()
+    ) -> Reply[Any]:
+        """The model's reply to the next turn of the conversation, in one request; calls of tools are not run.
 
-    def ask(self, text: str, *, max_completion_tokens: int | None = None) -> Reply:
-        """The model's reply to the next turn of the conversation.
-
-        Sends all turns so far, thinking included. Where it raises, the conversation is as before the call:
-        `InvalidInput`, `ConnectionFailed`, `BadReply` or a `RequestRefused`. An empty reply (see
-        `Reply.thinking_exhausted`) is counted in `usage` and `cost`, but its turn is not kept.
+        Sends all turns so far, thinking included. With `output` the reply has an object of that type; an answer
+        that does not fit is sent back for repair once. `prefix` is how the answer begins. Where it raises, the
+        conversation is as before the call: any `KimiError`.
         """
-        limit = _checked_limit(max_completion_tokens) or self._limit
-        with self._lock:
-            reply = self._send(self._request(self._thread.with_question(text), limit))
-            self._thread.accept(text, reply)
-            return reply
+        return self._reply(
+            self._plan(
+                question, output=output, prefix=prefix, stop=stop, max_completion_tokens=max_completion_tokens
+            )
+        )
 
-    @property
-    def model(self) -> str:
-        """The model that is asked."""
-        return self._model
+    @overload
+    def run(
+        self,
+        question: Asked,
+        *,
+        output: type[T],
+        stop: str | Sequence[str] = ...,
+        max_completion_tokens: int | None = ...,
+        max_rounds: int = ...,
+    ) -> Reply[T]: ...
+    @overload
+    def run(
+        self,
+        question: Asked,
+        *,
+        output: None = ...,
+        stop: str | Sequence[str] = ...,
+        max_completion_tokens: int | None = ...,
+        max_rounds: int = ...,
+    ) -> Reply[None]: ...
+    def run(
+        self,
+        question: Asked,
+        *,
+        output: Any = None,
+        stop: str | Sequence[str] = (),
+        max_completion_tokens: int | None = None,
+        max_rounds: int = MAX_ROUNDS,
+    ) -> Reply[Any]:
+        """The model's answer once it calls no more tools: its calls are run and their results sent back, for at
+        most `max_rounds` rounds. The reply is that of the last round; `usage` and `cost` of the chat have all."""
+        return self._reply(
+            self._plan(
+                question,
+                output=output,
+                stop=stop,
+                max_completion_tokens=max_completion_tokens,
+                rounds=max_rounds,
+            )
+        )
 
-    @property
-    def effort(self) -> Effort | None:
-        """How much it is asked to think; None leaves that to the model."""
-        return self._effort
+    def stream(
+        self,
+        question: Asked,
+        *,
+        prefix: str = "",
+        stop: str | Sequence[str] = (),
+        max_completion_tokens: int | None = None,
+        max_rounds: int = MAX_ROUNDS,
+        run: bool = True,
+    ) -> Generator[Event, None, None]:
+        """The answer as it is made: events, `Done` at last. The tools of the chat are run in between, as `run`
+        does; not with `run=False`.
 
-    @property
-    def messages(self) -> list[JsonObject]:
-        """A copy of the turns so far in Moonshot's form, thinking included."""
-        return self._thread.messages
+        Leaving the loop, or `close()`, cancels the request at once; the conversation is then as before. An answer
+        that breaks off raises `StreamCut`, which has what came.
+        """
+        plan = self._plan(
+            question,
+            prefix=prefix,
+            stop=stop,
+            max_completion_tokens=max_completion_tokens,
+            rounds=max_rounds if run else 0,
+        )
+        return self._events(plan)
 
-    @property
-    def usage(self) -> TokenUsage:
-        """Tokens of all answers so far, by meter."""
-        return self._thread.usage
+    def resume(self) -> Reply:
+        """The whole reply to the question whose answer broke off: what came is sent as its beginning (partial
+        mode) and continued. Rounds of tools that were done are not done again; an answer of which no text had come
+        is asked for anew. Raises `NothingToResume`."""
+        return self._reply(None)
 
-    @property
-    def cost(self) -> Decimal:
-        """Exact dollars for the answers so far whose cost is known; `unpriced` counts the others."""
-        return self._thread.cost
+    @overload
+    def map(
+        self,
+        prompts: Iterable[Question],
+        *,
+        output: type[T],
+        concurrency: int = ...,
+        stop: str | Sequence[str] = ...,
+        max_completion_tokens: int | None = ...,
+        max_rounds: int = ...,
+        resume: str | PathLike[str] | None = ...,
+        progress: bool = ...,
+    ) -> Batch[T]: ...
+    @overload
+    def map(
+        self,
+        prompts: Iterable[Question],
+        *,
+        output: None = ...,
+        concurrency: int = ...,
+        stop: str | Sequence[str] = ...,
+        max_completion_tokens: int | None = ...,
+        max_rounds: int = ...,
+        resume: str | PathLike[str] | None = ...,
+        progress: bool = ...,
+    ) -> Batch: ...
+    def map(
+        self,
+        prompts: Iterable[Question],
+        *,
+        output: Any = None,
+        concurrency: int = 8,
+        stop: str | Sequence[str] = (),
+        max_completion_tokens: int | None = None,
+        max_rounds: int = MAX_ROUNDS,
+        resume: str | PathLike[str] | None = None,
+        progress: bool = True,
+    ) -> Batch[Any]:
+        """The answers to many prompts, in their order, `concurrency` at a time; each is asked of a fork, so all
+        begin with this conversation and none enters it.
 
-    @property
-    def unpriced(self) -> int:
-        """How many answers so far have no known cost. Unknown is not free."""
-        return self._thread.unpriced
+        An item has a reply or an error. With `resume` the answers are kept in that file, and what stands in it is
+        not asked again. `progress` shows a bar where standard error is a terminal.
+        """
+        return map_sync(
+            self,
+            prompts,
+            output=output,
+            concurrency=concurrency,
+            stop=stop,
+            max_completion_tokens=max_completion_tokens,
+            max_rounds=max_rounds,
+            resume=resume,
+            progress=progress,
+        )
 
     def close(self) -> None:
-        """Closes the connections. The conversation stays, and a later `ask` opens new ones."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+        """Closes the connections, or leaves them to forks that still use them. The conversation stays, and a later
+        `ask` opens new ones."""
+        _close(self._shared.leave(self))
 
-    def __enter__(self) -> "Chat":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -138,78 +228,57 @@ class Chat:
         self.close()
 
     @override
-    def __repr__(self) -> str:
-        turns = len(self._thread.messages)
-        return (
-            f"Chat(model={self._model!r}, base_url={self._endpoint.base_url!r}, turns={turns}, cost={self.cost})"
-        )
+    def _own_state(self) -> None:
+        endpoint, timeout_s = self._endpoint, self._timeout_s
+        if "_shared" not in self.__dict__:
+            self._shared: Shared[Connections] = Shared(lambda: _connect(endpoint, timeout_s), self)
+        self._turnstile = _Turnstile()
 
-    def _request(self, messages: list[JsonObject], limit: int | None) -> JsonObject:
-        request: JsonObject = {"model": self._model, "messages": [*messages]}
-        if self._effort is not None:
-            request["reasoning_effort"] = self._effort
-        if limit is not None:
-            request["max_completion_tokens"] = limit
-        return request
+    def _reply(self, plan: Plan | None) -> Reply[Any]:
+        reply: Reply[Any] | None = None
+        for event in self._events(plan):
+            if isinstance(event, Done):
+                reply = event.reply
+        assert reply is not None, "a call ends with its reply or raises"
+        return reply
 
-    def _send(self, request: JsonObject) -> Reply:
-        if self._connection is None:
-            self._connection = _connect(self._endpoint, self._timeout_s)
-        dialect = dialect_at(self._endpoint.host)
-        answer = self._connection.complete(request)
-        now = datetime.now(UTC)
-        if not 200 <= answer.status < 300:
-            raise refusal(answer, self._endpoint, now.timestamp())
-        body = read_body(answer)
-        if body.get("error"):  # the gateway had begun to keep the connection alive, so the status was out
-            raise refusal(answer, self._endpoint, now.timestamp())
-        cards = _shipped_cards() if dialect.seller else CardBook(())
-        return read_reply(answer, body, Reading(dialect, cards, now.date(), self._effort or EFFORT_UNSET))
+    def _events(self, plan: Plan | None) -> Generator[Event, None, None]:
+        refuse_inside(self)
+        with self._turnstile:
+            logic = self._begin(plan)
+            line = self._shared.enter(self).line()
+            try:
+                yield from drive(logic, line, self._tools, self)
+            finally:
+                _close(self._shared.exit())
 
 
-def dialect_at(host: str) -> Dialect:
-    """The facts of who answers at a host: Moonshot at its own, else a server that speaks its dialect."""
-    known = {urlsplit(dialect.base_url).hostname: dialect for dialect in (moonshot.DIALECT,)}
-    return known.get(host, _PLAIN)
+class _Turnstile:
+    """Lets one call at a time through. Whoever is inside already would wait for itself: that is refused."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._owner: int | None = None
+
+    def __enter__(self) -> None:
+        me = get_ident()
+        if self._owner == me and self._lock.locked():
+            raise InvalidInput("a stream of this chat is still open; close it first, or ask a fork()")
+        self._lock.acquire()
+        self._owner = me
+
+    def __exit__(self, *_: object) -> None:
+        self._owner = None
+        self._lock.release()
 
 
-def _connect(endpoint: Endpoint, timeout_s: float) -> "Connection":
+def _close(connections: "Connections | None") -> None:
+    if connections is not None:
+        connections.close()
+
+
+def _connect(endpoint: Endpoint, timeout_s: float) -> "Connections":
     # Here, because loading openai takes most of a second and `import kimi_sdk` shall not.
-    from kimi_sdk._openai import Connection
+    from kimi_sdk._openai import Connections
 
-    return Connection(endpoint, timeout_s=timeout_s)
-
-
-@cache
-def _shipped_cards() -> CardBook:
-    return load_cards()
-
-
-def _endpoint(base_url: str | None, api_key: str | None, environ: Mapping[str, str]) -> Endpoint:
-    """Argument, variable, default. Blank values count as unset."""
-    url, url_origin = _first(
-        (base_url, "the argument base_url"),
-        (environ.get("KIMI_BASE_URL"), "the variable KIMI_BASE_URL"),
-        (DEFAULT_BASE_URL, "the default"),
-    )
-    key, key_origin = _first(
-        (api_key, "the argument api_key"),
-        (environ.get("KIMI_API_KEY"), "the variable KIMI_API_KEY"),
-        ("", "nowhere"),
-    )
-    return Endpoint(url.rstrip("/"), key, url_origin, key_origin)
-
-
-def _first(*sources: tuple[str | None, str]) -> tuple[str, str]:
-    for value, origin in sources:
-        if value is not None and value.strip():
-            return value.strip(), origin
-    return sources[-1][0] or "", sources[-1][1]
-
-
-def _checked_limit(tokens: object) -> int | None:
-    if tokens is None:
-        return None
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise InvalidInput(f"max_completion_tokens must be a whole number of at least 1, not {tokens!r}")
-    return tokens
+    return Connections(endpoint, timeout_s=timeout_s)

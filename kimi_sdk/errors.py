@@ -1,10 +1,17 @@
 """What a call can raise. Every message says what was wrong, what was expected and how to set it right.
 
-    KimiError
+    KimiError                   request_id: what the other side calls the request, None where it named none
       InvalidInput              an argument or variable is wrong; nothing was sent (also a ValueError)
+        NothingToResume         no answer of this chat broke off
       ConnectionFailed          nobody answered at base_url, or the connection broke
         NoAnswerInTime          sent, but no answer within timeout_s: it may have been billed
       BadReply                  a 200 that is not a whole chat completion: it may have been billed
+        BadOutput               a whole answer that does not fit `output`, and neither did its repair
+      ThinkingExhausted         the output limit was used up by the thinking; billed
+      StreamCut                 the answer broke off after it had begun; `reply` has what came
+      TooManyRounds             the model still calls tools after max_rounds
+      BudgetError               a budget does not allow the call
+        MaxCostReached          this chat's max_cost or the meter's; nothing was sent
       RequestRefused            the other side answered with an error
         BadRequest              400, 404, 413, 415, 422: a field, the model or the size is wrong
           ContextTooLong        the conversation does not fit into the context window
@@ -12,25 +19,46 @@
         AuthenticationFailed    401: no key, or one that is not known there
         PermissionRefused       403: the key lacks a right
         QuotaExhausted          the account behind it has no money left; repeating does not help
-          BudgetExceeded        402: this key's own budget at the gateway is used up
+          BudgetExceeded        402: this key's own budget at the gateway is used up (also a BudgetError)
         RateLimited             429: too many requests or tokens; `retry_after_s` says when to come back
         Overloaded              the model's servers are full, or the gateway cannot serve just now
         ServerFailed            5xx: something broke on the other side
 
-One call is one request: nothing here is repeated, because the gateway retries and fails over itself.
+What may help is repeated before it is raised (`kimi_sdk.retry`), and never after content has been given out. The
+three that carry a reply stand in `kimi_sdk.broken`.
 """
+
+from decimal import Decimal
 
 
 class KimiError(Exception):
-    """Base of the tree."""
+    """Base of the tree.
+
+    `request_id` finds the request in the ledger (`kimi-pricing show`), or with the seller's support.
+    """
+
+    def __init__(self, message: str, *, request_id: str | None = None) -> None:
+        super().__init__(message)
+        self.request_id = request_id
 
 
 class InvalidInput(KimiError, ValueError):
     """Nothing was sent: an argument or a variable is wrong."""
 
 
+class NothingToResume(InvalidInput):
+    """No answer of this chat broke off since its last whole one."""
+
+
 class ConnectionFailed(KimiError):
-    """Nobody answered at this base_url, or the connection broke before the answer was complete."""
+    """Nobody answered at this base_url, or the connection broke before the answer was complete.
+
+    `was_sent`: the request had left, so it may have been billed.
+    """
+
+    def __init__(self, message: str, *, was_sent: bool = False, request_id: str | None = None) -> None:
+        super().__init__(message, request_id=request_id)
+        self.was_sent = was_sent
 
 
 class NoAnswerInTime(ConnectionFailed):
@@ -38,14 +66,40 @@ class NoAnswerInTime(ConnectionFailed):
 
 
 class BadReply(KimiError):
-    """The answer is not a whole chat completion. It may have been billed.
+    """The answer is not a whole chat completion. It may have been billed."""
 
-    `request_id` finds it in the ledger (`kimi-pricing show`), where the answer named one.
+
+class BadOutput(BadReply):
+    """The answer does not fit `output`, also after one repair round. `text` is the last one, `problems` say
+    where."""
+
+    def __init__(
+        self, message: str, *, text: str, problems: tuple[str, ...], request_id: str | None = None
+    ) -> None:
+        super().__init__(message, request_id=request_id)
+        self.text = text
+        self.problems = problems
+
+
+class BudgetError(KimiError):
+    """A budget does not allow the call."""
+
+
+class MaxCostReached(BudgetError):
+    """The call could exceed `max_cost`. Nothing was sent.
+
+    In dollars: `spent` so far (estimates of broken answers among it), `reserved` for calls under way, `bound` is
+    the most that this call could cost, None where no price is known.
     """
 
-    def __init__(self, message: str, *, request_id: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, max_cost: Decimal, spent: Decimal, reserved: Decimal, bound: Decimal | None
+    ) -> None:
         super().__init__(message)
-        self.request_id = request_id
+        self.max_cost = max_cost
+        self.spent = spent
+        self.reserved = reserved
+        self.bound = bound
 
 
 class RequestRefused(KimiError):
@@ -67,12 +121,11 @@ class RequestRefused(KimiError):
         retry_after_s: float | None = None,
         should_retry: bool | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, request_id=request_id)
         self.status = status
         self.type = type
         self.code = code
         self.param = param
-        self.request_id = request_id
         self.retry_after_s = retry_after_s
         self.should_retry = should_retry
 
@@ -101,7 +154,7 @@ class QuotaExhausted(RequestRefused):
     """The account has no money left. Repeating does not help."""
 
 
-class BudgetExceeded(QuotaExhausted):
+class BudgetExceeded(QuotaExhausted, BudgetError):
     """The budget of this key at the gateway is used up; `retry_after_s` is the time to its reset."""
 
 

@@ -1,5 +1,7 @@
 """Which error an answer of the other side is. Pure: the wording of every server is read by `backends.faults`."""
 
+from typing import Final, NamedTuple
+
 from backends.faults import Fault, FaultKind, fault_from_response
 from backends.json import JsonError, as_count, as_object, decode
 from backends.retry_after import asked_wait_s
@@ -29,6 +31,26 @@ _CLASSES: dict[FaultKind, type[RequestRefused]] = {
 }
 
 
+class _Told(NamedTuple):
+    """What an answer with this code says in status and head, which a stream has no room for."""
+
+    status: int
+    should_retry: bool
+
+
+_GATEWAY_CODES: Final = {
+    "bad_gateway": _Told(502, False),
+    "upstream_auth": _Told(502, False),
+    "upstream_timeout": _Told(504, False),
+    "no_target": _Told(503, True),
+    "shutting_down": _Told(503, True),
+    "ledger_unavailable": _Told(503, True),
+    "queue_timeout": _Told(429, True),
+    "rate_limit_exceeded": _Told(429, True),
+}
+"""The gateway's own errors (its README, Errors)."""
+
+
 def refusal(answer: Answer, endpoint: Endpoint, now_s: float) -> RequestRefused:
     """The error to raise for an answer that is one. `now_s` is Unix time, for a retry-after that is a date."""
     fault = fault_from_response(_status(answer), answer.headers, answer.body, now_s)
@@ -45,6 +67,24 @@ def refusal(answer: Answer, endpoint: Endpoint, now_s: float) -> RequestRefused:
         request_id=answer.request_id,
         retry_after_s=wait_s,
         should_retry={"true": True, "false": False}.get(answer.headers.get("x-should-retry", "").lower()),
+    )
+
+
+def refusal_in_stream(fault: Fault, endpoint: Endpoint, request_id: str | None) -> RequestRefused:
+    """The error to raise for one that came in a stream, whose own status was a success."""
+    told = _GATEWAY_CODES.get(fault.code or "")
+    kind = _class_of(fault)
+    if told is not None and told.status == 503:
+        kind = Overloaded
+    return kind(
+        f"error in the stream from {endpoint.base_url}: {fault.message}",
+        status=fault.status or (200 if told is None else told.status),
+        type=fault.type,
+        code=fault.code,
+        param=fault.param,
+        request_id=request_id,
+        retry_after_s=fault.retry_after_s,
+        should_retry=None if told is None else told.should_retry,
     )
 
 

@@ -1,68 +1,84 @@
-"""A conversation: its turns as they go over the wire, and what they have used and cost so far. Pure.
+"""A conversation: its turns as they go over the wire. Pure.
 
-A turn enters the history only when its answer is there. A failed call therefore leaves everything as it was.
+A turn enters the history only when its answer is there. A failed call therefore leaves everything as it was. Turns
+are kept as the bytes they are sent as, so that a thought goes back byte for byte and the server finds its cache.
 """
 
-from copy import deepcopy
-from decimal import Decimal
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from backends.json import JsonObject
+from backends.json import JsonObject, encode
 from kimi_sdk.errors import InvalidInput
-from kimi_sdk.reply import Reply, history_message
-from pricing.usage import TokenUsage
+from kimi_sdk.reply import Reply
+from kimi_sdk.sizes import Counted
+
+_ROLES = frozenset({"system", "user", "assistant", "tool", "developer"})
 
 
+@dataclass(slots=True)
 class Thread:
-    """The turns of one conversation, with its totals.
+    """The turns of one conversation. `counted`: what the server said of a beginning of it."""
 
-    `cost` sums what is known; `unpriced` counts the answers whose cost is not.
-    """
-
-    def __init__(self, system: str | None = None) -> None:
-        self._turns: list[JsonObject] = []
-        if system:
-            self._turns.append({"role": "system", "content": _sendable(system)})
-        self.usage = TokenUsage()
-        self.cost = Decimal(0)
-        self.unpriced = 0
+    turns: list[bytes] = field(default_factory=list)
+    counted: Counted | None = None
 
     @property
     def messages(self) -> list[JsonObject]:
-        """A copy of all turns in Moonshot's form, the thoughts among them."""
-        return deepcopy(self._turns)
+        """A copy of all turns in Moonshot's form, the thoughts among them; its numbers are plain."""
+        return [json.loads(turn) for turn in self.turns]
 
-    def with_question(self, text: str) -> list[JsonObject]:
-        """What to send to ask this: all turns and the new one, which is not part of the history yet.
+    @property
+    def has_answer(self) -> bool:
+        """The model has answered in it, so a server may have it cached."""
+        return any(turn.startswith(b'{"role":"assistant"') for turn in self.turns)
 
-        Raises `InvalidInput` for a question that no server takes.
+    @property
+    def open_calls(self) -> tuple[str, ...]:
+        """Names of the tools that the last turn calls and nobody has answered yet."""
+        last = json.loads(self.turns[-1]) if self.turns else {}
+        calls = last.get("tool_calls") or ()
+        return tuple(str(call.get("function", {}).get("name")) for call in calls if isinstance(call, dict))
+
+    def accept(self, turns: Sequence[bytes], reply: Reply) -> None:
+        """Keeps the turns of a call, and its answer.
+
+        An empty answer is not kept: an assistant turn without content is refused in the next request
+        (platform.kimi.ai/docs/api/chat), and would end the conversation.
         """
-        content = _sendable(text)
-        if not content.strip():
-            raise InvalidInput("the question must not be empty: an empty user turn is refused")
-        return [*self._turns, {"role": "user", "content": content}]
-
-    def accept(self, question: str, reply: Reply) -> None:
-        """Counts an answer and keeps it with its question.
-
-        An empty answer is counted but not kept: an assistant turn without content is refused in the next
-        request (platform.kimi.ai/docs/api/chat), and would end the conversation.
-        """
-        if not reply.is_empty:
-            self._turns += [{"role": "user", "content": question}, history_message(reply)]
+        if reply.is_empty:
+            return
+        self.turns += [*turns, encode(reply.message)]
         if reply.usage is not None:
-            self.usage += reply.usage
-        if reply.cost is None:
-            self.unpriced += 1
-        else:
-            self.cost += reply.cost
+            self.counted = Counted(len(self.turns), reply.usage.prompt + reply.usage.output)
+
+    def replace(self, turns: list[bytes]) -> bool:
+        """Takes other turns instead; whether what the server has cached still stands at their beginning."""
+        keeps = turns[: len(self.turns)] == self.turns
+        if not keeps:
+            self.counted = None
+        self.turns = turns
+        return keeps
+
+    def reset(self) -> None:
+        """Back to the system message it began with."""
+        keeps = 1 if self.turns and self.turns[0].startswith(b'{"role":"system"') else 0
+        del self.turns[keeps:]
+        self.counted = None
 
 
-def _sendable(text: object) -> str:
-    """The text itself. Raises `InvalidInput` where it is none or cannot be written as UTF-8."""
-    if not isinstance(text, str):
-        raise InvalidInput(f"a turn must be a text, not {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as err:
-        raise InvalidInput(f"the text holds half a character at position {err.start}: {err.reason}") from err
-    return text
+def checked_turns(messages: object) -> list[bytes]:
+    """Turns given by the application or read from a file. Raises `InvalidInput` that names the one at fault."""
+    if not isinstance(messages, list | tuple):
+        raise InvalidInput(f"messages must be a list, not {type(messages).__name__}")
+    turns = []
+    for at, message in enumerate(messages):
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            raise InvalidInput(
+                f"messages[{at}] must be an object with a role of {', '.join(sorted(_ROLES))}, not {message!r:.80}"
+            )
+        try:
+            turns.append(encode({"role": message["role"], **message}))
+        except (TypeError, ValueError) as err:
+            raise InvalidInput(f"messages[{at}] cannot be written as JSON: {err}") from err
+    return turns

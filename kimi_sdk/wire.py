@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import urlsplit
 
 from kimi_sdk.errors import InvalidInput
+
+DEFAULT_BASE_URL: Final = "http://127.0.0.1:8000/v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +60,25 @@ class Answer:
         """The id to ask the other side about: the gateway's, else the upstream's own."""
         names = ("x-kimi-request-id", "x-request-id", "x-trace-id", "x-generation-id")
         return next((self.headers[name] for name in names if self.headers.get(name)), None)
+
+
+def endpoint_of(base_url: str | None, api_key: str | None, environ: Mapping[str, str]) -> Endpoint:
+    """Argument, variable, default. Blank values count as unset. Raises `InvalidInput`."""
+    url, url_origin = _first(
+        (base_url, "the argument base_url"),
+        (environ.get("KIMI_BASE_URL"), "the variable KIMI_BASE_URL"),
+        (DEFAULT_BASE_URL, "the default"),
+    )
+    key, key_origin = _first(
+        (api_key, "the argument api_key"),
+        (environ.get("KIMI_API_KEY"), "the variable KIMI_API_KEY"),
+        ("", "nowhere"),
+    )
+    return Endpoint(url.rstrip("/"), key, url_origin, key_origin)
+
+
+def _first(*sources: tuple[str | None, str]) -> tuple[str, str]:
+    for value, origin in sources:
+        if value is not None and value.strip():
+            return value.strip(), origin
+    return sources[-1][0] or "", sources[-1][1]

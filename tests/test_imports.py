@@ -5,6 +5,7 @@ import pytest
 
 PURE_HALF = (
     "json", "sse", "reasoning", "usage", "faults", "dialect", "dialects", "fold", "reader", "retry_after",
+    "catalog", "messages", "schema", "schema_rules", "tool_rules",
 )  # fmt: skip
 
 

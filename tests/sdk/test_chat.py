@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 
 from backends.json import JsonObject, as_list, as_object
-from kimi_sdk import Chat, ConnectionFailed, InvalidInput, RateLimited, TokenUsage
+from kimi_sdk import (
+    Chat,
+    ConnectionFailed,
+    InvalidInput,
+    RateLimited,
+    SmallOutputLimit,
+    ThinkingExhausted,
+    TokenUsage,
+    ToolCall,
+    ToolResult,
+)
 from support.scripted import ScriptedUpstream
 
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 FIRST_THOUGHT = "Let me think.\r\n  Ünïcode \u2028 and “quotes”, a tab\t, 思考 🙂 "
 
 
@@ -92,6 +103,7 @@ def test_a_question_is_answered(upstream: ScriptedUpstream) -> None:
             {"role": "user", "content": "How far is the Moon?"},
         ],
         "reasoning_effort": "high",
+        **STREAMED,
     }
     assert upstream.requests[0].headers["authorization"] == "Bearer sk-test"
     assert upstream.requests[0].path == "/v1/chat/completions"
@@ -103,7 +115,8 @@ def test_nothing_is_sent_that_was_not_asked_for(upstream: ScriptedUpstream) -> N
     with Chat(base_url=upstream.base_url) as chat:
         chat.ask("hi")
 
-    assert sent(upstream) == {"model": "kimi-k3.1-pro", "messages": [{"role": "user", "content": "hi"}]}
+    messages = [{"role": "user", "content": "hi"}]
+    assert sent(upstream) == {"model": "kimi-k3.1-pro", "messages": messages, **STREAMED}
     assert "authorization" not in upstream.requests[0].headers
 
 
@@ -180,8 +193,11 @@ def test_what_else_a_turn_holds_goes_back_and_its_empty_fields_do_not(upstream: 
     upstream.add(answer(None, tool_calls=[call], refusal=None, weight=0.25), answer("two", tool_calls=[]))
 
     with Chat(base_url=upstream.base_url) as chat:
-        assert chat.ask("1?").has_tool_calls
-        chat.ask("2?")
+        asked = chat.ask("1?")
+        assert asked.tool_calls == (ToolCall("search:0", "f", '{"a": 1}'),)
+        with pytest.raises(InvalidInput, match="waits for the results of f"):
+            chat.ask("2?")
+        chat.ask([ToolResult(asked.tool_calls[0], "found")])
         kept = chat.messages
 
     assert turns(upstream)[1] == {
@@ -225,7 +241,7 @@ def test_a_failed_call_leaves_the_conversation_as_before(upstream: ScriptedUpstr
         answer("one", kimi=booked("1")), {"status": 429, "json": refused}, {"then": "reset"}, answer("two")
     )
 
-    with Chat(system="s", base_url=upstream.base_url) as chat:
+    with Chat(system="s", base_url=upstream.base_url, max_retries=0) as chat:
         chat.ask("1?")
         before = (chat.messages, chat.usage, chat.cost, chat.unpriced)
         with pytest.raises(RateLimited):
@@ -237,7 +253,7 @@ def test_a_failed_call_leaves_the_conversation_as_before(upstream: ScriptedUpstr
         chat.ask("2?")
 
     assert [turn["content"] for turn in turns(upstream)] == ["s", "1?", "one", "2?"]
-    assert len(upstream.requests) == 4, "one call is one request"
+    assert len(upstream.requests) == 4
 
 
 def test_an_answer_that_thinking_ate_up_is_shown_counted_and_not_kept(upstream: ScriptedUpstream) -> None:
@@ -247,9 +263,14 @@ def test_an_answer_that_thinking_ate_up_is_shown_counted_and_not_kept(upstream: 
     )
 
     with Chat(base_url=upstream.base_url, max_completion_tokens=200) as chat:
-        first = chat.ask("Why?")
+        with (
+            pytest.warns(SmallOutputLimit, match="fewer than 16,000 often leave no answer"),
+            pytest.raises(ThinkingExhausted, match=r"limit \(200\)") as caught,
+        ):
+            chat.ask("Why?")
         second = chat.ask("Why?", max_completion_tokens=16_000)
 
+    first = caught.value.reply
     assert (first.thinking_exhausted, first.text, first.thinking) == (True, "", "So much to say")
     assert not second.thinking_exhausted
     assert chat.cost == Decimal("0.03")

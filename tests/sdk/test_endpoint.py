@@ -115,7 +115,9 @@ def test_a_host_that_never_takes_the_connection_was_sent_nothing() -> None:
 def test_an_answer_cut_short_is_a_failed_connection() -> None:
     with (
         ScriptedUpstream([{**OK, "framing": "short", "then": "close"}]) as upstream,
-        Chat(base_url=upstream.base_url) as chat,
-        pytest.raises(ConnectionFailed),
+        Chat(base_url=upstream.base_url, max_retries=0) as chat,
+        pytest.raises(ConnectionFailed) as caught,
     ):
         chat.ask("hi")
+
+    assert caught.value.was_sent

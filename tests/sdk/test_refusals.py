@@ -38,7 +38,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 def caught(upstream: ScriptedUpstream, given: dict[str, Any], **arguments: Any) -> KimiError:
     upstream.add(given)
-    with Chat(base_url=upstream.base_url, **arguments) as chat, pytest.raises(KimiError) as raised:
+    with Chat(base_url=upstream.base_url, max_retries=0, **arguments) as chat, pytest.raises(KimiError) as raised:
         chat.ask("hi")
     assert len(upstream.requests) == 1
     return raised.value

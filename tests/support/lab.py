@@ -8,12 +8,14 @@ import http.client
 import json
 import re
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeAlias
 
+from pricing.ledger.address import sqlite_path
 from pricing.ledger.row import LedgerRow
 from pricing.ledger.shown import shown
 from pricing.ledger.store import Store
@@ -29,6 +31,8 @@ _MODELS = {
 }
 _ENGINE_PRICES = '\nprices = { input = "2.00", cache_read = "0.20", output = "10.00" }'
 _ROW_WAIT_S = 10.0
+_ROW_POLL_S = 0.03
+_MOST_OPEN = 4
 _REMEMBERED = (401, 403, 429, 503, 529)
 """Answers after which a target may be left alone for a while."""
 _RELOADED = re.compile('"message":"reloaded"')
@@ -186,16 +190,36 @@ def ledger_url(gateway: Gateway) -> str:
 def wait_for_row(url: str, request_id: str) -> LedgerRow:
     """The ledger's row once it is settled. Raises `AssertionError` where that does not come."""
     deadline = time.monotonic() + _ROW_WAIT_S
-    store = Store(url)
-    try:
+    with _reading(url) as store:
         while time.monotonic() < deadline:
             row = store.get(request_id)
             if row is not None and row.status not in ("open",):
                 return row
-            time.sleep(0.05)
-    finally:
-        store.close()
+            time.sleep(_ROW_POLL_S)
     raise AssertionError(f"no settled row for {request_id} within {_ROW_WAIT_S} s")
+
+
+_Ledger: TypeAlias = tuple[str, int]  # its URL and its file, which may be deleted and made anew
+_open: Final[dict[_Ledger, Store]] = {}
+_opening: Final = threading.Lock()
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[Store]:
+    """A ledger; those used last stay open, because opening one takes ten times as long as reading a row."""
+    path = sqlite_path(url)
+    if path is None or not path.exists():
+        with closing(Store(url)) as store:
+            yield store
+        return
+    ledger = (url, path.stat().st_ino)
+    with _opening:
+        if ledger not in _open:
+            while len(_open) >= _MOST_OPEN:
+                _open.pop(next(iter(_open))).close()
+            _open[ledger] = Store(url)
+        store = _open[ledger]
+    yield store
 
 
 @contextmanager
