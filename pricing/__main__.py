@@ -1,18 +1,17 @@
 """Entry of `kimi-pricing` and `python -m pricing`: says what to install where the server's parts are missing."""
 
 import sys
+from importlib.util import find_spec
 from typing import Final
 
 _INSTALL: Final = "kimi-pricing needs the server's parts; install them with: pip install 'kimi-gateway[server]'\n"
 _EXTRA: Final = ("alembic", "sqlalchemy", "tiktoken", "typer")
 
-try:
-    from pricing.cli import app
-except ModuleNotFoundError as missing:
-    if (missing.name or "").partition(".")[0] not in _EXTRA:
-        raise
+if not all(map(find_spec, _EXTRA)):  # not all of them are loaded at every start
     sys.stderr.write(_INSTALL)
-    raise SystemExit(2) from None
+    raise SystemExit(2)
+
+from pricing.cli import app  # noqa: E402  # not before its libraries are known to be there
 
 
 def main() -> None:

@@ -199,7 +199,7 @@ class Exchange:
             return await seated(
                 self._ctx.routing, ticket, wait_s=self._attempt.keepalive_in, keep_alive=self._attempt.keep_alive
             )
-        except GatewayError:
+        except BaseException:  # the queue is full, the time is over, or the client has left it
             self._account.waited(self._ctx.mono() - began)
             raise
 

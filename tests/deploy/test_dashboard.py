@@ -187,7 +187,8 @@ def test_the_gateway_shows_its_metrics_where_prometheus_asks_and_to_the_admin_ke
     assert admin.listen is not None
     host, port = admin.listen
     job = _gateway_job(tmp_path)
-    assert job["static_configs"] == [{"targets": [f"gateway:{port}"]}]
+    (found,) = job["dns_sd_configs"]
+    assert (found["names"], found["type"], found["port"]) == (["gateway"], "A", port)
     assert job["authorization"]["type"] == "Bearer"
     check_admin(_headers("test-admin"), admin.key, host)
     with pytest.raises(Unauthenticated):

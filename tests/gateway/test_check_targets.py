@@ -3,8 +3,6 @@
 import asyncio
 import os
 import pty
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +20,7 @@ from kimi_gateway.settings import Target
 from pricing.cards import load_cards
 from support.checked import KEY, PRICES, SMALL_JOURNAL, Deployment, behind, check, listing, target
 from support.exchange import Exchange
-from support.processes import clean_environment
+from support.processes import run_module
 from support.scripted import dead_port
 from support.tunnel import self_signed, tunnel
 
@@ -367,19 +365,12 @@ def test_a_terminal_sees_what_is_waited_for_and_a_file_does_not(tmp_path: Path) 
         config = f"[server]\nport = 0\n{SMALL_JOURNAL}{target(engine.base_url, name='slow-one')}"
         (tmp_path / "kimi-gateway.toml").write_text(config)
         ours, theirs = pty.openpty()
-        ended = subprocess.run(
-            [sys.executable, "-m", "kimi_gateway", "check"],
-            cwd=tmp_path,
-            env=clean_environment({"CHECK_KEY": KEY}),
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            timeout=50,
-            check=False,
-        )
+        env = {"CHECK_KEY": KEY}
+        ended = run_module("kimi_gateway", "check", directory=tmp_path, env=env, stderr=os.ttyname(theirs))
         os.close(theirs)
         seen = os.read(ours, 65536).decode()
         os.close(ours)
     assert ended.returncode == 0, ended.stdout
     assert "waiting for slow-one" in seen
     assert seen.endswith("\r\x1b[2K")  # and the line is gone at the end
-    assert b"waiting" not in ended.stdout
+    assert "waiting" not in ended.stdout

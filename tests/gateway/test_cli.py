@@ -1,6 +1,5 @@
 """The command in processes of its own: what it refuses and how it says so."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,27 +10,15 @@ from typer.testing import CliRunner
 
 from kimi_gateway import __version__
 from kimi_gateway.cli import app
-from support.processes import BASE_URL, clean_environment, program
+from support.processes import BASE_URL, program, run_module
 from support.scripted import ScriptedUpstream
 
 KIMI = [sys.executable, "-m", "kimi_gateway"]
-SERVER = "[server]\ndrain_grace_s = 0.3\ndrain_timeout_s = 1\n"
-SETTLED = re.compile(r'"event":"request"')
 
 
-def run(
-    *arguments: str, directory: Path, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself."""
-    return subprocess.run(
-        [*KIMI, *arguments],
-        cwd=directory,
-        env=clean_environment(env),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+def run(*words: str, directory: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """What a command says that ends by itself."""
+    return run_module("kimi_gateway", *words, directory=directory, env=env)
 
 
 def test_without_a_target_it_exits_with_2_and_says_how_to_name_one(tmp_path: Path) -> None:
@@ -76,13 +63,15 @@ def test_a_taken_port_exits_with_2_and_the_remedy(tmp_path: Path) -> None:
 
 def test_a_ledger_that_cannot_be_used_exits_with_2(tmp_path: Path) -> None:
     (tmp_path / ".kimi-journal").write_text("in the way")
-    ended = run("serve", "--port", "0", directory=tmp_path, env={"VLLM_BASE_URL": "http://127.0.0.1:9/v1"})
+    ended = run_module(
+        "kimi_gateway", "serve", "--port", "0", directory=tmp_path, env={"VLLM_BASE_URL": "http://127.0.0.1:9/v1"}
+    )
     assert ended.returncode == 2
     assert "the ledger cannot be used" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("package", ["uvicorn", "typer", "sqlalchemy"])
+@pytest.mark.parametrize("package", ["uvicorn", "typer", "sqlalchemy", "alembic"])
 def test_without_the_servers_libraries_it_exits_with_2_and_the_install_line(tmp_path: Path, package: str) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; from kimi_gateway.__main__ import main; main()"
     ended = subprocess.run(
@@ -109,7 +98,9 @@ def test_help_shows_every_option_and_examples() -> None:
 
 
 def test_the_version_is_printed_by_the_module_as_by_the_script(tmp_path: Path) -> None:
-    ended = run("--version", directory=tmp_path)
+    # The command is started anew here, and by its script in the tests of the wheel and the documentation.
+    command = [*KIMI, "--version"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
     assert (ended.returncode, ended.stdout) == (0, f"kimi-gateway {__version__}\n")
 
 
@@ -124,7 +115,14 @@ def test_what_there_is_not_is_refused_by_name(tmp_path: Path) -> None:
     ended = run("emulate", "--dialect", "morse", directory=tmp_path)
     assert ended.returncode == 2
     assert "does not speak morse" in ended.stderr
-    worker = run("serve", "--as-worker", "{", directory=tmp_path, env={"VLLM_BASE_URL": "http://127.0.0.1:9/v1"})
+    worker = run_module(
+        "kimi_gateway",
+        "serve",
+        "--as-worker",
+        "{",
+        directory=tmp_path,
+        env={"VLLM_BASE_URL": "http://127.0.0.1:9/v1"},
+    )
     assert worker.returncode == 2
     assert "--workers N" in worker.stderr
 

@@ -3,8 +3,6 @@
 import json
 import os
 import pty
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from typer.testing import CliRunner
 
 from kimi_gateway.cli import app
 from kimi_gateway.lint import LintError, lint
-from support.processes import clean_environment
+from support.processes import run_module
 from support.shared import shared_path
 
 SOUND = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -228,15 +226,9 @@ def test_a_file_is_read_by_its_name(tmp_path: Path) -> None:
 def on_a_terminal(file: Path, **environ: str) -> str:
     """What the command writes to a terminal."""
     ours, theirs = pty.openpty()
-    env = {**clean_environment({}), "TERM": "xterm-256color", "COLUMNS": "120", **environ}
-    ended = subprocess.run(
-        [sys.executable, "-m", "kimi_gateway", "lint-tools", str(file)],
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-        env=env,
-        timeout=50,
-        check=False,
-    )
+    env = {"TERM": "xterm-256color", "COLUMNS": "120", **environ}
+    words = ["lint-tools", str(file)]
+    ended = run_module("kimi_gateway", *words, directory=file.parent, env=env, stdout=os.ttyname(theirs))
     os.close(theirs)
     assert ended.returncode == 1
     with open(ours, "rb", buffering=0) as terminal:

@@ -1,9 +1,6 @@
 """Ends of requests that could not be booked at once: kept, bounded, and booked as soon as that works."""
 
 import asyncio
-import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +22,7 @@ from pricing.ledger.records import encode
 from pricing.ledger.row import LedgerRow
 from pricing.ledger.store import Store
 from support.ledger_rows import ledger_url, open_row, settled_row
+from support.processes import run_module
 
 
 class Moody(JournalWriter):
@@ -269,12 +267,5 @@ FULL_DISK = """
 @pytest.mark.parametrize("how", ["next", "close"])
 def test_a_full_disk_loses_no_end_and_damages_nothing(tmp_path: Path, how: str) -> None:
     """A file-size limit stands in for the disk, in a process of its own: it would hit this one's files as well."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path), how],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-    )
+    done = run_module("-c", textwrap.dedent(FULL_DISK), str(tmp_path), how, directory=tmp_path)
     assert done.stdout.splitlines() == ["1 the journal cannot be written True 0 {'ok'}", "[]"], done.stderr

@@ -20,6 +20,7 @@ from pricing.ledger.journal import JournalWriter
 from pricing.ledger.row import AttemptRecord, LedgerRow, LineRecord
 from pricing.ledger.store import Store
 from support.ledger_rows import START, ledger_url, open_row, settled_row
+from support.processes import run_module
 
 
 class Done(NamedTuple):
@@ -45,15 +46,7 @@ class Shell:
 
     def process(self, *words: str, expect: int = 0, variables: Mapping[str, str] | None = None) -> Done:
         """Runs the command as a process of its own."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("KIMI_")}
-        done = subprocess.run(
-            [sys.executable, "-m", "pricing", *words],
-            cwd=self.directory,
-            env={**clean, **(variables or {})},
-            capture_output=True,
-            text=True,
-            timeout=50,
-        )
+        done = run_module("pricing", *words, directory=self.directory, env=variables)
         return checked(Done(done.returncode, done.stdout, done.stderr), expect)
 
     def json(self, *words: str) -> Any:

@@ -1,9 +1,6 @@
 """Kill -9 of a process that books as fast as it can: every request it told of is in the ledger exactly once."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,23 +9,28 @@ from pricing.ledger.drain import Drainer
 from pricing.ledger.journal_files import list_journals
 from pricing.ledger.store import Store
 from support.ledger_rows import ledger_url
+from support.processes import START_TIMEOUT_S, clean_environment
+from support.zygote import fork
 
-TESTS = Path(__file__).parents[1]
 ROUNDS = 4
 
 
 def run_and_kill(directory: Path, name: str, *, after_s: float) -> list[str]:
     """The ids that a child told before it was killed."""
-    command = [sys.executable, "-m", "support.journal_child", ledger_url(directory), str(directory / "j"), name]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=TESTS, env=dict(os.environ)) as child:
-        assert child.stdout is not None
-        told = [child.stdout.readline()]
-        end = time.monotonic() + after_s
-        while time.monotonic() < end:
-            told.append(child.stdout.readline())
-        child.send_signal(signal.SIGKILL)
-        told += child.stdout.readlines()
-    return [line.decode().strip() for line in told if line.endswith(b"\n")]
+    words = [ledger_url(directory), str(directory / "j"), name]
+    told, errors = directory / f"{name}.txt", directory / f"{name}.errors.txt"
+    module = "support.journal_child"
+    child = fork(module, words, directory=directory, env=clean_environment(), stdout=told, stderr=errors)
+    try:
+        end_s = time.monotonic() + START_TIMEOUT_S
+        while not told.stat().st_size:
+            assert time.monotonic() < end_s, errors.read_text()
+            time.sleep(0.001)
+        time.sleep(after_s)
+    finally:
+        child.kill()
+        assert child.wait(10) == -signal.SIGKILL
+    return [line.decode().strip() for line in told.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def test_no_acknowledged_request_is_lost_and_none_is_doubled(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ import importlib
 import io
 import json
 import stat
-import subprocess
-import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +21,7 @@ from pricing.ledger.row import LedgerRow, LineRecord
 from pricing.ledger.shown import shown
 from support.ledger_rows import START, open_row, settled_row
 from support.pricing_cli import book_rows, help_examples, run_pricing
+from support.processes import run_module
 
 BIG_NANO = 9_000_000_123_456_789
 """Nine million dollars and a few nano-dollars: more digits than a float has."""
@@ -185,7 +184,7 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path: Path) -> None:
         "from pricing.cli import app\n"
         "app(['export', '--format', 'parquet', '--output', 'x.parquet'], prog_name='kimi-pricing')"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    done = run_module("-c", code, directory=tmp_path)
     assert done.returncode == 2
     assert "pip install 'kimi-gateway[parquet]'" in done.stderr
     assert not (tmp_path / "x.parquet").exists()

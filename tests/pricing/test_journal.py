@@ -3,8 +3,6 @@
 import fcntl
 import os
 import stat
-import subprocess
-import sys
 import textwrap
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +19,7 @@ from pricing.ledger.journal import JournalWriter
 from pricing.ledger.journal_files import Located, NewerFormat, list_journals, lock_left_behind, open_reader
 from pricing.ledger.records import Opened, Progressed, Settled
 from support.ledger_rows import ledger_url, open_row, settled_row
+from support.processes import run_module
 
 URL = "sqlite:///ledger.db"
 
@@ -304,14 +303,8 @@ def test_half_a_record_is_taken_back_when_the_disk_is_full(tmp_path: Path) -> No
         writer.append_settled(settled_row("last"))
         print(refused)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path), URL],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-    )
+    done = run_module("-c", textwrap.dedent(script), str(tmp_path), URL, directory=tmp_path)
+    assert done.returncode == 0, done.stderr
     refused = int(done.stdout)
     (path,) = tmp_path.glob("*.journal")
     reader = open_reader(path)

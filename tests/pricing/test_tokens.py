@@ -235,9 +235,9 @@ def test_a_pin_says_what_is_different() -> None:
     )
 
 
-@pytest.mark.parametrize("module", ["pricing", "kimi_sdk", "pricing.tokens", "pricing.estimate"])
-def test_importing_what_needs_no_vocabulary_loads_neither_tiktoken_nor_a_client(module: str) -> None:
-    code = f"import sys, {module}; print([name for name in ('tiktoken', 'httpx2') if name in sys.modules])"
+@pytest.mark.parametrize("modules", ["pricing, pricing.tokens, pricing.estimate", "kimi_sdk"])
+def test_importing_what_needs_no_vocabulary_loads_neither_tiktoken_nor_a_client(modules: str) -> None:
+    code = f"import sys, {modules}; print([name for name in ('tiktoken', 'httpx2') if name in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -4,12 +4,10 @@ The emulator has a cache of its own and reports what it read; what it did not is
 """
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from pricing.ledger.row import LedgerRow
 from support.asgi import serve
 from support.forked import Clock, Forked, Nursery, nursery
 from support.lab import wait_for_row
+from support.processes import run_module
 from support.talking import PlainClient, Said
 from support.traffic import WEATHER
 
@@ -60,7 +59,7 @@ class Stage:
     emulators: list[str]
     home: Nursery
     clock: Clock
-    usual: Forked
+    usual: Forked = field(init=False)
 
     def start(self, thinking: str) -> Forked:
         """A gateway with these settings of [thinking]."""
@@ -94,7 +93,7 @@ def stage() -> Iterator[Stage]:
         emulators = [stack.enter_context(serve(Emulator(EmulatorConfig(pace=0, seed=seed)))) for seed in (1, 2)]
         home = stack.enter_context(nursery(directory, "", {"LOSS_KEY": "sk-loss"}))
         clock = Clock(directory / "clock")
-        made = Stage(directory, emulators, home, clock, Forked(0, "", directory))
+        made = Stage(directory, emulators, home, clock)
         made.usual = made.start("")
         yield made
 
@@ -142,9 +141,9 @@ def test_thoughts_that_were_evicted_are_the_reason_and_show_in_kimi_pricing(stag
     client.turn(small.base_url)
     assert client.said[-1].thinking == "missing=3"
     said = check_lost(stage, client, "thinking_lost")
-    command = [sys.executable, "-m", "pricing", "show", said.request_id, "--ledger", stage.ledger]
-    command += ["--journal", str(stage.directory / ".kimi-journal")]
-    shown = subprocess.run(command, check=True, capture_output=True, timeout=30, text=True).stdout
+    words = ["show", said.request_id, "--ledger", stage.ledger]
+    words += ["--journal", str(stage.directory / ".kimi-journal")]
+    shown = run_module("pricing", *words, directory=stage.directory).stdout
     assert f"thinking_lost: {stage.row(said).cache_lost_tokens:,} tokens" in shown
 
 

@@ -1,10 +1,10 @@
 """The cases of kind billing over real sockets: right to the nano-dollar, and nothing held at the end."""
 
+import http.client
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +15,7 @@ from pricing.ledger.store import Store
 from pricing.money import usd_text
 from support.cases import case
 from support.lab import Heard, Lab, lab, ledger_url
-from support.processes import clean_environment
+from support.processes import run_module
 
 KEY = {"authorization": "Bearer kg-billing-one"}
 CAPPED = {"authorization": "Bearer kg-billing-two"}
@@ -62,9 +62,10 @@ def balance(made: Lab, secret: str) -> dict[str, Any]:
 
 def report_total(made: Lab, tag: str) -> str:
     """What `kimi-pricing report` says that the requests with a tag cost together."""
-    command = [sys.executable, "-m", "pricing", "report", "--by", "tag:case", "--format", "json"]
-    command += ["--ledger", ledger_url(made.gateway), "--journal", str(made.gateway.journal_dir)]
-    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=30, check=True)
+    words = ["report", "--by", "tag:case", "--format", "json"]
+    words += ["--ledger", ledger_url(made.gateway), "--journal", str(made.gateway.journal_dir)]
+    done = run_module("pricing", *words, directory=made.gateway.journal_dir)
+    assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     return next(str(row["cost_usd"]) for row in rows if row["tag:case"] == tag)
 
@@ -145,9 +146,12 @@ def test_bill_04_a_thousand_small_costs_add_up_exactly(made: Lab) -> None:
     count = 1000
     upstream.add(*[ok(usage)] * count)
     headers = {"x-kimi-target": "moonshot", "x-kimi-tags": "case=bill-04", **KEY}
-    with httpx2.Client(timeout=20) as client:
+    body = json.dumps(request)
+    with closing(http.client.HTTPConnection(made.gateway.root_url.removeprefix("http://"), timeout=20)) as line:
         for _ in range(count):
-            answer = client.post(f"{made.gateway.base_url}/chat/completions", json=request, headers=headers)
+            line.request("POST", "/v1/chat/completions", body, {"content-type": "application/json", **headers})
+            answer = line.getresponse()
+            assert answer.read()
             assert answer.headers["x-kimi-cost-usd"] == expect["ledger_each"]["cost_usd"]
     assert report_total(made, "bill-04") == expect["report_total_usd"]
 

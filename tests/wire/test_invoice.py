@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 
 from support import traffic
 from support.lab import ledger_url, post, wait_for_row
-from support.processes import Gateway, gateway_process, program
+from support.processes import Gateway, gateway_process, program, run_module
 
 REQUESTS = 100
 PRO = "kimi-k3.1-pro"
@@ -43,9 +42,10 @@ def invoice(emulator: str) -> Any:
 
 def report(gateway: Gateway, *arguments: str) -> Any:
     """What `kimi-pricing report` prints for this gateway's ledger."""
-    command = [sys.executable, "-m", "pricing", "report", "--ledger", ledger_url(gateway)]
-    command += ["--journal", str(gateway.journal_dir), "--format", "json", *arguments]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    words = ["report", "--ledger", ledger_url(gateway), "--journal", str(gateway.journal_dir), "--format", "json"]
+    done = run_module("pricing", *words, *arguments, directory=gateway.journal_dir)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def wait_for_rows(gateway: Gateway, answers: list[Any]) -> None:

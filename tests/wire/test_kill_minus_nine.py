@@ -116,7 +116,7 @@ def kill_again_and_again(
             time.sleep(0.005)
         time.sleep(dice.random() * 0.1)
         place = dice.randrange(GATEWAYS)
-        assert home.kill(load.gateways[place]) == 9
+        assert home.kill(load.gateways[place]) == -9
         booked |= settled_in_journals(directory / ".kimi-journal", url)
         load.gateways[place] = home.start()
     return booked

@@ -1,17 +1,16 @@
 """The official quickstarts and the unmodified OpenAI client, through a gateway with its built-in emulator."""
 
 import asyncio
+import contextlib
+import io
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from support.processes import Gateway, clean_environment, gateway_process
+from support.processes import Gateway, gateway_process
 from support.scripted import dead_port
 from support.shared import shared_path
 from support.traffic import WEATHER
@@ -35,29 +34,31 @@ def article_code() -> tuple[str, str]:
     return first, second + "print(response.choices[0].message.content)\n"
 
 
-def run_script(code: str, folder: Path) -> str:
-    """What a script prints. Raises where it fails."""
-    script = folder / "quickstart.py"
-    script.write_text(code, "utf-8")
-    env = clean_environment({"PYTHONUTF8": "1"})
-    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def run_script(code: str) -> str:
+    """What a script prints, run in this process, which has its library already. Raises where it fails."""
+    printed = io.StringIO()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "quickstart.py", "exec"), names)
+    for value in names.values():
+        if isinstance(value, openai.OpenAI):
+            value.close()
+    return printed.getvalue()
 
 
-def test_the_first_quickstart_prints_thought_answer_and_usage(gateway: Gateway, tmp_path: Path) -> None:
+def test_the_first_quickstart_prints_thought_answer_and_usage(gateway: Gateway) -> None:
     code = article_code()[0].replace("https://api.moonshot.ai/v1", gateway.base_url)
-    printed = run_script(code, tmp_path)
+    printed = run_script(code)
     assert "KIMI K3.1 PRO INTERNAL REASONING TRACE:" in printed
     answer = printed.split("FINAL SYNTHESIZED RESPONSE:")[1]
     assert len(answer.split("Token Accounting")[0].strip("=-\n ")) > 20
     assert re.search(r"Prompt Tokens = [\d,]+ \| Completion Tokens = [\d,]+ \| Total = [\d,]+", printed)
 
 
-def test_the_second_quickstart_prints_its_answer(gateway: Gateway, tmp_path: Path) -> None:
+def test_the_second_quickstart_prints_its_answer(gateway: Gateway) -> None:
     imports = "import os\nfrom openai import OpenAI\n"
     code = imports + article_code()[1].replace("https://openrouter.ai/api/v1", gateway.base_url)
-    assert len(run_script(code, tmp_path).strip()) > 20
+    assert len(run_script(code).strip()) > 20
 
 
 def test_a_stream_shows_thought_before_text_then_usage_then_the_end(gateway: Gateway) -> None:

@@ -121,7 +121,10 @@ def rank(asked: Wants, targets: Sequence[Candidate], policy: Policy) -> Ranking:
             refused.append(reason)
     if len(eligible) > 1:
         crowds = _crowds(eligible, policy)
-        ranked = [_ranked(asked, one, policy, crowd) for one, crowd in zip(eligible, crowds, strict=True)]
+        moved_nano = _moved_nano(asked, eligible) if True in crowds else 0
+        ranked = [
+            _ranked(asked, one, policy, crowd, moved_nano) for one, crowd in zip(eligible, crowds, strict=True)
+        ]
         ranked = _held(asked, _ORDERS[policy.name](asked, ranked, policy), policy)
     else:
         ranked = [_ranked(asked, target, policy, False) for target in eligible]
@@ -162,7 +165,13 @@ def _crowds(eligible: Sequence[Candidate], policy: Policy) -> list[bool]:
     return [load + 1 > floor and load + 1 > scale * limit for load, limit in zip(loads, limits, strict=True)]
 
 
-def _ranked(asked: Wants, target: Candidate, policy: Policy, crowded: bool) -> Ranked:
+def _moved_nano(asked: Wants, eligible: Sequence[Candidate]) -> int:
+    """What it costs at most when a conversation as long as this one has to move from its cache to one of these."""
+    dearest = max([one.tariff.fresh - one.tariff.read for one in eligible if one.tariff is not None], default=0)
+    return asked.prompt.tokens * max(0, dearest)
+
+
+def _ranked(asked: Wants, target: Candidate, policy: Policy, crowded: bool, moved_nano: int = 0) -> Ranked:
     """The target with its figures. Written out, because it is most of what ranking takes."""
     prompt, pace, tariff = asked.prompt.tokens, target.pace or ASSUMED_PACE, target.tariff
     warm = min(target.read_tokens or 0, prompt)
@@ -173,7 +182,7 @@ def _ranked(asked: Wants, target: Candidate, policy: Policy, crowded: bool) -> R
     score = money + int(wait_s * policy.wait_nano_per_hour / _HOUR_S)
     if crowded:
         crowded = target.read_shared or warm * _HOME_PART < prompt
-        score = _crowded_score(asked, target, policy, wait_s) if crowded else score
+        score = _crowded_score(asked, target, policy, wait_s, moved_nano) if crowded else score
     last = ""
     if target.weight <= 0 or tariff is None or asked.prompt.high >= target.window or asked.deadline_s is not None:
         last = _last(asked, target, policy, wait_s)
@@ -182,13 +191,18 @@ def _ranked(asked: Wants, target: Candidate, policy: Policy, crowded: bool) -> R
     return Ranked(target, money if tariff is not None else None, wait_s, score, crowded, last, not_before_s)
 
 
-def _crowded_score(asked: Wants, target: Candidate, policy: Policy, wait_s: float) -> int:
-    """The score of a crowded target: a wait more, and without what other conversations have left in its cache."""
+def _crowded_score(asked: Wants, target: Candidate, policy: Policy, wait_s: float, moved_nano: int) -> int:
+    """The score of a crowded target: a wait more, and without what other conversations have left in its cache.
+
+    Where it has a limit, whoever comes takes a place from those who are at home there: one of them finds it full
+    and has to be read anew elsewhere. They are taken to be as long as this one.
+    """
     warm = warm_tokens(asked, target)
     if target.read_shared:
         wait_s += prefill_s(target, asked.prompt.tokens) - prefill_s(target, asked.prompt.tokens - warm)
         warm = 0
-    return money_nano(asked, target, warm) + wait_nano(wait_s + policy.crowd_s, policy)
+    displaced_nano = moved_nano if target.quota.concurrency else 0
+    return money_nano(asked, target, warm) + wait_nano(wait_s + policy.crowd_s, policy) + displaced_nano
 
 
 def _last(asked: Wants, target: Candidate, policy: Policy, wait_s: float) -> str:

@@ -27,7 +27,7 @@ from msgspec import Struct, UnsetType
 from backends.messages import MessageHead
 from kimi_gateway.core.digest import TurnMemo
 from kimi_gateway.core.prefix import Prefix
-from kimi_gateway.core.warmth import BLOCK_TOKENS, Warmth
+from kimi_gateway.core.warmth import BLOCK_TOKENS, TTL_S, Warmth
 
 _DIGEST_BYTES: Final = 16
 _TOKENS_PER_100_BYTES: Final = 26  # of English prose, JSON and code: see pricing.estimate
@@ -35,6 +35,10 @@ _SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 _STEP: Final = 0.25  # how much one report moves the trust
 _RECOVERS_S: Final = 600.0  # in this time half of a lost trust comes back, so that a target is tried again
 _TARGETS_MAX: Final = 1024
+_AGES_S: Final = tuple(sorted(TTL_S.values()))
+"""Lifetimes that caches have. What is older than one says nothing of what is younger, so trust is kept for each."""
+_GUESS_PART: Final = 8
+"""A guess from bytes may be so much of it too high: a conversation's own beginning is not shared for that."""
 
 
 class Beginning(Struct, frozen=True, gc=False):
@@ -119,7 +123,7 @@ class SharedPrefixes:
     def __init__(self, max_entries: int = 8192) -> None:
         self._max = max_entries
         self._warm: OrderedDict[tuple[str, str, bytes], _Warm] = OrderedDict()
-        self._trust: OrderedDict[tuple[str, str], _Trust] = OrderedDict()
+        self._trust: OrderedDict[tuple[str, str, int], _Trust] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._warm)
@@ -132,13 +136,13 @@ class SharedPrefixes:
             warm = self._warm.get((target, model, one.digest))
             if warm is None or _is_over(warm, now_s):
                 continue
-            if warm.tokens > held:
+            if warm.tokens - warm.tokens // _GUESS_PART > held:
                 held, age_s, shared = warm.tokens, now_s - warm.sent_s, True
                 digest, known = one.digest, warm.is_known
             break
         if held <= 0:
             return Reads()
-        trust = self._trust.get((target, model))
+        trust = self._trust.get((target, model, _age_class(age_s)))
         tokens = held if trust is None else int(held * _trusted(trust, now_s))
         return Reads(tokens, age_s, shared, held, digest, known)
 
@@ -177,23 +181,28 @@ class SharedPrefixes:
         if cache_read is None or not reads.is_judged or reads.held_tokens <= BLOCK_TOKENS:
             return
         came = cache_read * 2 >= reads.held_tokens
-        self._judge(target, model, came=came, now_s=now_s)
+        self._judge((target, model, _age_class(reads.age_s)), came=came, now_s=now_s)
         warm = self._warm.get((target, model, reads.beginning)) if reads.shared else None
         # More than twice the guess is no wrong guess: the request was not its conversation's first.
         if warm is not None and came and cache_read <= reads.held_tokens * 2:
             warm.tokens = cache_read
 
-    def _judge(self, target: str, model: str, *, came: bool, now_s: float) -> None:
-        trust = self._trust.get((target, model))
+    def _judge(self, key: tuple[str, str, int], *, came: bool, now_s: float) -> None:
+        trust = self._trust.get(key)
         if trust is None:
             if came:
                 return
             while len(self._trust) >= _TARGETS_MAX:
                 self._trust.popitem(last=False)
-            trust = self._trust[target, model] = _Trust(1.0, now_s)
+            trust = self._trust[key] = _Trust(1.0, now_s)
         trust.value = _trusted(trust, now_s)
         trust.value += _STEP * ((1.0 if came else 0.0) - trust.value)
         trust.at_s = now_s
+
+
+def _age_class(age_s: float | None) -> int:
+    """Which lifetimes are over at that age."""
+    return sum(lifetime_s <= (age_s or 0.0) for lifetime_s in _AGES_S)
 
 
 def _is_over(warm: _Warm, now_s: float) -> bool:

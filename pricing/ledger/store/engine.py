@@ -12,7 +12,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from pricing.ledger.address import redacted, sqlite_path
 from pricing.ledger.errors import LedgerDown, LedgerMissing, LedgerOutdated, LedgerTooNew, StoreError
-from pricing.ledger.migrations.upgrade import upgrade
 from pricing.ledger.store.dialect import WRITES, for_reading, open_engine
 from pricing.ledger.store.tables import REVISIONS, VERSION_TABLE
 
@@ -75,6 +74,9 @@ class Database:
         self._inode = None if self._path is None else _inode(self._path)
 
     def _migrate(self) -> None:
+        # Inside the function: Alembic takes a fifth of a second to load, and most starts have nothing to migrate.
+        from pricing.ledger.migrations.upgrade import upgrade
+
         engine = self._engine.execution_options(**{WRITES: _MIGRATION_WAIT_MS})
         with self._translated(), engine.begin() as connection:
             revision = _revision(connection)  # another may have migrated while we waited for our turn
