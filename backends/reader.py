@@ -2,8 +2,8 @@
 
 `ChunkReader` turns stream bytes into items: a `Chunk` to pass on, `Life` (a comment), `Done` (the clean end) or
 `Failed`; on request also a `PlainChunk` where nothing has to be changed. After `Done` or `Failed` it is deaf (vLLM
-sends `[DONE]` after an error). A stream that ends before every choice has its finish reason is incomplete, `[DONE]` or
-not: half an answer must never pass for a whole one.
+sends `[DONE]` after an error). A stream that ends before every choice has its finish reason is incomplete, whether
+`[DONE]` came or not: half an answer must never pass for a whole one.
 
 What is changed in a chunk: the thought is spelled `reasoning_content`, every tool call has a stable `index` and
 its id and name once, usage is taken out, a `finish_reason` known to be wrong is set right, and text is moved or

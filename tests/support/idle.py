@@ -8,6 +8,7 @@ from backends.catalog import DIALECTS
 from backends.ports import Call, Reply, Upstream
 from kimi_gateway.adapters.limits.opening import open_limiter, periods_of
 from kimi_gateway.adapters.limits.spend import spend_of
+from kimi_gateway.adapters.state import State
 from kimi_gateway.adapters.state.memory import MemoryConversations
 from kimi_gateway.app import authenticator
 from kimi_gateway.core.retry import RetryBudget
@@ -17,6 +18,7 @@ from kimi_gateway.core.thoughts import Bounds
 from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.logs import LineWriter, Log
 from kimi_gateway.metrics import Metrics
+from kimi_gateway.opening import opened_routing
 from kimi_gateway.ports import Books
 from kimi_gateway.relay.client import BufferBudget
 from kimi_gateway.relay.context import Context
@@ -27,6 +29,7 @@ from pricing.rates import CardBook
 from pricing.tokens import TokenCount
 from support.idempotent import idempotency
 
+IN_PROCESS = State(MemoryConversations(Bounds(0, 0, 1), lambda: 0.0), "memory://", "open")
 ENVIRON = {"TEAM_A": "kg-team-a-secret", "TEAM_B": "kg-team-b-secret", "KIMI_ADMIN_KEY": "adm-secret"}
 
 
@@ -90,7 +93,7 @@ def context(path: Path) -> Context:
         mono=lambda: 0.0,
         wall=lambda: 0.0,
         random_bits=lambda _: 0,
-        thinking=Thinking(MemoryConversations(Bounds(0, 0, 1), lambda: 0.0), Metrics()),
+        thinking=Thinking(IN_PROCESS.conversations, Metrics()),
         idempotency=idempotency(),
         limiter=open_limiter(
             None,
@@ -104,5 +107,6 @@ def context(path: Path) -> Context:
         ),
         counting=NoCounting(),
         signs=FirstSigns(log, Standings()),
+        routing=opened_routing(lambda: settings, None, IN_PROCESS, NoUpstream(), log).routing,
     )
     return ctx
