@@ -12,15 +12,9 @@ from pricing.ledger.store import Store
 from pricing.ledger.store.keys import KeyNameTaken, KeyTable, NoSuchKey
 from pricing.ledger.store.spend import AlertName, Booked, BookedRow, Spending
 from support.ledger_rows import START, ledger_url, open_row, settled_row
-from support.postgres import Postgres, postgres
+from support.postgres import Postgres
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with postgres() as running:
-        yield running
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

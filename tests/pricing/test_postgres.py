@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -21,14 +21,7 @@ from pricing.ledger.journal import JournalWriter
 from pricing.ledger.store import Store
 from pricing.ledger.store.tables import REVISIONS, metadata
 from support.ledger_rows import START, open_row, settled_row
-from support.postgres import Postgres, postgres
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    """One server for all tests; who stops it starts it again."""
-    with postgres() as running:
-        yield running
+from support.postgres import Postgres
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pricing.ledger.row import AttemptRecord, LedgerRow
 from pricing.ledger.store import Store
 from pricing.ledger.store.repricings import Repricing
 from support.ledger_rows import START, USD, open_row, settled_row
-from support.postgres import postgres
+from support.postgres import Postgres
 from support.pricing_cli import book_rows, help_examples, pricing_json, run_pricing, too_wide
 
 CARD = """
@@ -214,8 +214,8 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if request.param == "sqlite":
         yield from opened(f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'l.db'}")
     else:
-        with postgres() as server:
-            yield from opened(server.new_database())
+        server: Postgres = request.getfixturevalue("server")
+        yield from opened(server.new_database())
 
 
 def opened(url: str) -> Iterator[Store]:

@@ -23,23 +23,22 @@ from pricing.ledger.row import LedgerRow
 from pricing.ledger.store import RefusedCount, ReportRow, Store
 from pricing.ledger.store.report import DIMENSIONS
 from support.ledger_rows import START, ledger_url, open_row, settled_row
-from support.postgres import postgres
+from support.postgres import Postgres
 
 HOUR = 3600
 NOON = START - 0.25
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Store]]:
+def stores(tmp_path_factory: pytest.TempPathFactory, server: Postgres) -> Iterator[list[Store]]:
     """One ledger of each kind, for all examples."""
-    with postgres() as server:
-        made = [
-            Store(ledger_url(tmp_path_factory.mktemp("rollups")), create=True),
-            Store(server.new_database(), create=True),
-        ]
-        yield made
-        for store in made:
-            store.close()
+    made = [
+        Store(ledger_url(tmp_path_factory.mktemp("rollups")), create=True),
+        Store(server.new_database(), create=True),
+    ]
+    yield made
+    for store in made:
+        store.close()
 
 
 @dataclass(frozen=True, slots=True)

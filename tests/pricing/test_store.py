@@ -2,7 +2,6 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,7 @@ from pricing.ledger.row import LedgerRow
 from pricing.ledger.store import Store
 from pricing.ledger.store.tables import REVISIONS, metadata
 from support.ledger_rows import START, ledger_url, open_row, settled_row
-from support.postgres import Postgres, postgres
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    """A PostgreSQL server."""
-    with postgres() as running:
-        yield running
+from support.postgres import Postgres
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
