@@ -21,8 +21,9 @@ from typing import Any, Final
 
 import uvloop
 
-from backends.aiohttp_upstream import AiohttpUpstream
 from backends.catalog import DIALECTS
+from backends.lean.upstream import LeanUpstream
+from backends.ports import Upstream
 from kimi_gateway import __version__
 from kimi_gateway.adapters.counting import ThreadedCounting
 from kimi_gateway.adapters.discovery import Discovery
@@ -188,7 +189,7 @@ class Gateway:
 
     async def _open(self, stack: AsyncExitStack) -> JournalBooks:
         """Opens the parts of the gateway and starts what runs beside the requests. Raises `StartError`."""
-        upstream = AiohttpUpstream()
+        upstream = LeanUpstream()
         stack.push_async_callback(upstream.close)
         books = opened_books(self._configured, self._log)
         stack.push_async_callback(self._close_books, books)
@@ -225,7 +226,7 @@ class Gateway:
 
     def _build(
         self,
-        upstream: AiohttpUpstream,
+        upstream: Upstream,
         books: JournalBooks,
         state: State,
         limiter: Limiter,

@@ -10,8 +10,8 @@ from typing import Final
 
 import uvloop
 
-from backends.aiohttp_upstream import AiohttpUpstream
 from backends.catalog import DIALECTS
+from backends.lean.upstream import LeanUpstream
 from kimi_gateway.checks.fetch import Tools
 from kimi_gateway.checks.findings import Findings, Mistake, Output, settings_mistakes
 from kimi_gateway.checks.judge import clock_mistake
@@ -81,7 +81,7 @@ async def _check_targets(
 ) -> Findings:
     """All targets at once; what is found of them stands in the order of the configuration."""
     async with AsyncExitStack() as stack:
-        upstream = AiohttpUpstream()
+        upstream = LeanUpstream()
         stack.push_async_callback(upstream.close)
         tools = Tools(upstream, wall=time.time, mono=time.monotonic)  # noqa: TID251  # the shell reads the clock
 

@@ -15,6 +15,7 @@ from backends.faults import Fault
 from backends.ports import Call, Reply, Upstream, UpstreamFault
 
 URL_PATH = "/v1/chat/completions"
+_LONGEST_S = 5.0
 _TURNS = 3  # of the loop, until what was written on loopback is read at the other end
 
 
@@ -144,15 +145,16 @@ class Told:
 
 
 async def told(client: Upstream, url: str, body: bytes = b"{}", method: str = "POST") -> Told:
-    """One call, read to its end."""
+    """One call, read to its end. Raises `TimeoutError` where that does not come."""
     reply: Reply | None = None
     got = b""
     try:
-        reply = await client.open(Call(url, {}, body, method=method))
-        while data := await reply.read(5):
-            got += data
-        assert data == b"", "the body went silent"
+        async with asyncio.timeout(_LONGEST_S):  # pytest's own limit cannot interrupt uvloop
+            reply = await client.open(Call(url, {}, body, method=method))
+            while data := await reply.read(_LONGEST_S):
+                got += data
     except UpstreamFault as err:
         return Told(reply.status if reply else 0, dict(reply.headers) if reply else {}, got, err.fault)
+    assert reply is not None
     reply.close()
     return Told(reply.status, dict(reply.headers), got, None)
