@@ -48,7 +48,7 @@ class KeyPolicy:
     limits: Limits = _NO_LIMITS
 
 
-OPEN_POLICY: Final = KeyPolicy(name=OPEN_NAME, pin=True)
+OPEN_POLICY: Final = KeyPolicy(name=OPEN_NAME, pin=True, explain=True)
 
 
 _NO_DIGEST: Final = b"\0" * 32

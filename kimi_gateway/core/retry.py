@@ -15,7 +15,8 @@ One table for every dialect. The vendor's words decide, not the status alone: on
 
 A pause is 0.25 to 8 seconds, see `pause_s`. A named time is kept exactly up to `max_wait_s`; beyond it the request
 goes elsewhere, or ends where there is nowhere else. Nothing follows content that was forwarded, nor a request
-whose own retries are spent, nor, but for moves that `needs_budget` lets off, a spent budget of all requests.
+whose own retries are spent. Repeats count against a budget of all requests, but for those after a wait that the
+upstream named; moves do not: the other target is there for that, and its breaker bounds them.
 What a fault means for the requests that come after it is `kimi_gateway.core.routing.health`'s.
 """
 
@@ -37,9 +38,6 @@ _ELSEWHERE_ONLY: Final = frozenset(
         FaultKind.CONTEXT,
     }
 )
-_NEVER_SERVED: Final = frozenset({FaultKind.CONNECT, FaultKind.TLS, FaultKind.QUOTA, FaultKind.AUTH})
-"""Faults of a target that took no work at all: asking another one adds no load to anything."""
-
 _FINAL: Final = frozenset({FaultKind.FILTER, FaultKind.REQUEST})
 _LEAST_WAIT_S: Final = 0.25
 _WAITS_S: Final = (_LEAST_WAIT_S, 1.0, 2.0, 4.0, 8.0)
@@ -79,12 +77,6 @@ def next_step(fault: Fault, standing: Standing) -> Decision:
     if fault.kind in (FaultKind.OVERLOAD, FaultKind.RATE):
         return _after_limit(fault, standing)
     return _NEXT if standing.others else Decision("again", pause_s(standing.repeats, standing.draw))
-
-
-def needs_budget(fault: Fault, decision: Decision) -> bool:
-    """Whether a further attempt counts against the budget of all requests. Moving on from a target that never
-    took the request does not: with a first target down, every request must reach the second."""
-    return decision.step == "again" or fault.kind not in _NEVER_SERVED
 
 
 def _after_limit(fault: Fault, standing: Standing) -> Decision:

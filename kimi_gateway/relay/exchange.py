@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from backends.faults import Fault, FaultKind
 from backends.json import JsonError
 from backends.ports import UpstreamFault
-from kimi_gateway.core.retry import Standing, needs_budget, next_step
+from kimi_gateway.core.retry import Decision, Standing, next_step
 from kimi_gateway.core.routing.facts import Place, Ticket
 from kimi_gateway.errors import GatewayError, ShuttingDown
 from kimi_gateway.relay.account import Account
@@ -224,9 +224,11 @@ class Exchange:
         decision = next_step(fault, standing)
         if decision.step == "stop":
             return False
-        if needs_budget(fault, decision) and not self._ctx.retries.take():
+        if decision.step == "again" and not self._may_repeat(fault):
             self._account.note("retry_budget_spent")
-            return False
+            if not places:
+                return False
+            decision = Decision("next")
         self._attempt.close()
         await self._leave()
         await self._attempt.pause(decision.wait_s)
@@ -237,6 +239,12 @@ class Exchange:
             return await self._begin(self._now([self._prepared.routed.places[option.target.name]]), again=option)
         self._repeats = 0
         return await self._begin(places)
+
+    def _may_repeat(self, fault: Fault) -> bool:
+        """Whether the same target may be asked again. Repeats are bounded over all requests, but for those after a
+        wait that the upstream named. Moves to another target are not: that is what it is there for, and its
+        breaker bounds what they can do to it."""
+        return bool(fault.retry_after_s) or self._ctx.retries.take()
 
     async def _others(self, fault: Fault) -> tuple[Place, ...]:
         """The places of other targets that may do better: a prompt that is too long needs a larger window."""

@@ -122,6 +122,16 @@ def _unreachable(fault: Fault) -> GatewayError:
     )
 
 
+def _broken(fault: Fault) -> GatewayError:
+    """A connection that broke: the address stays with the operator here too."""
+    return UpstreamError(
+        "the connection to the upstream broke before its answer was whole; it may have been billed, and "
+        "kimi-pricing show says more",
+        code="bad_gateway",
+        headers=_headers(fault, retry="false"),
+    )
+
+
 def _overload(fault: Fault) -> GatewayError:
     """An overload that came as 429 stays one; a 503 of an engine's full queue is a bad gateway to the client."""
     return _limited(fault) if fault.status == 429 else _bad_gateway(fault)
@@ -131,7 +141,7 @@ _TABLE = {
     FaultKind.CONNECT: _unreachable,
     FaultKind.TLS: _unreachable,
     FaultKind.TIMEOUT: _timeout,
-    FaultKind.RESET: _bad_gateway,
+    FaultKind.RESET: _broken,
     FaultKind.SERVER: _bad_gateway,
     FaultKind.OVERLOAD: _overload,
     FaultKind.RATE: _limited,

@@ -121,8 +121,8 @@ def _no_room(answer: Refused) -> GatewayError:
 
 
 def places_now(routing: Routing, places: Sequence[Place], now_s: float, *, max_wait_s: float) -> tuple[Place, ...]:
-    """Those of the places whose target may be asked now, or soon enough to be waited for: a rate limit that it
-    named, of which the end is within `max_wait_s`."""
+    """Those of the places whose target may be asked now, or soon enough to be waited for: a time that it named
+    itself, for a rate or an overload, and that is within `max_wait_s`."""
     found = []
     for place in places:
         out = routing.health.out(place.target)
@@ -140,7 +140,7 @@ def ready_s(out: Out, now_s: float, *, max_wait_s: float) -> float | None:
         return None
     if out.until_s <= now_s:
         return 0.0
-    if out.fault.kind is FaultKind.RATE and out.until_s - now_s <= max_wait_s:
+    if out.fault.kind in (FaultKind.RATE, FaultKind.OVERLOAD) and out.until_s - now_s <= max_wait_s:
         return out.until_s
     return None
 
@@ -148,14 +148,15 @@ def ready_s(out: Out, now_s: float, *, max_wait_s: float) -> float | None:
 def nobody(outs: Sequence[Out], now_s: float) -> GatewayError:
     """The answer where every target that could serve a request is out.
 
-    An empty account, a refused key, a rate: what the upstream itself would answer, so that a client hears the same
-    whether we ask or not. Else 503 `no_target`, with the time when the first of them is tried again.
+    An empty account, a refused key, a rate, an overload that names its end: what the upstream itself would answer, so
+    that a client hears the same whether we ask or not. Else 503 `no_target`, with the time when the first of them is
+    tried again.
     """
-    named = [out for out in outs if out.fault.kind in (FaultKind.QUOTA, FaultKind.AUTH, FaultKind.RATE)]
+    named = [out for out in outs if out.fault.kind in _ORDER]
     if len(named) == len(outs) and named:
         first = min(named, key=lambda out: _ORDER.index(out.fault.kind))
         fault = first.fault
-        if fault.kind is FaultKind.RATE and first.until_s is not None:
+        if fault.kind in (FaultKind.RATE, FaultKind.OVERLOAD) and first.until_s is not None:
             fault = replace(fault, retry_after_s=max(0.0, first.until_s - now_s))
         return error_for(fault)
     soonest_s = min((out.until_s - now_s for out in outs if out.until_s is not None), default=_SOON_S)
@@ -169,5 +170,5 @@ def nobody(outs: Sequence[Out], now_s: float) -> GatewayError:
     )
 
 
-_ORDER: Final = (FaultKind.RATE, FaultKind.QUOTA, FaultKind.AUTH)
+_ORDER: Final = (FaultKind.OVERLOAD, FaultKind.RATE, FaultKind.QUOTA, FaultKind.AUTH)
 """Of several the one that ends soonest by itself is told."""

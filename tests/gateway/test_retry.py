@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backends.faults import Fault, FaultKind
 from kimi_gateway.core import retry
-from kimi_gateway.core.retry import Decision, RetryBudget, Standing, Step, needs_budget, next_step, pause_s
+from kimi_gateway.core.retry import Decision, RetryBudget, Standing, Step, next_step, pause_s
 
 ALONE = Standing(retries_left=2, repeats=0, others=False, max_wait_s=30, draw=0.5)
 WITH_OTHERS = replace(ALONE, others=True)
@@ -126,10 +126,3 @@ def test_retries_stay_within_the_ratio_and_the_reserve(moves: list[bool]) -> Non
         else:
             taken += budget.take()
     assert taken <= 10 + 0.2 * requests + 1e-6
-
-
-@pytest.mark.parametrize("kind", list(FaultKind))
-def test_moving_on_from_a_target_that_took_nothing_is_free(kind: FaultKind) -> None:
-    free = kind in (FaultKind.CONNECT, FaultKind.TLS, FaultKind.QUOTA, FaultKind.AUTH)
-    assert needs_budget(Fault(kind, "x"), Decision("next")) is not free
-    assert needs_budget(Fault(kind, "x"), Decision("again", 1.0))

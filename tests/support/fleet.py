@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
@@ -18,6 +18,7 @@ from pricing.ledger.row import LedgerRow
 from pricing.ledger.store import Store
 from support.exchange import Exchange
 from support.lab import Heard, heal, heard, ledger_url, post
+from support.pids import becomes_true
 from support.processes import Gateway, gateway_process
 from support.scripted import Answer, ScriptedUpstream, play
 
@@ -219,6 +220,41 @@ class Crowd:
         finally:
             self.now -= 1
         await play(self.answer, exchange)
+
+
+class Scene:
+    """Clients of one target, whose answers are held back until `open`; a context manager that ends with that."""
+
+    def __init__(self, fleet: Fleet, name: str, *, answer: Mapping[str, Any] = OK, shared: str = "") -> None:
+        self.fleet = fleet
+        self.name = name
+        self.crowd = Crowd(answer=answer, gate=threading.Event())
+        self._names = [name, shared] if shared else [name]
+        for one in self._names:
+            fleet.upstreams[one].add(*[self.crowd] * 40)
+        self._pool = ThreadPoolExecutor(40)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open()
+        self._pool.shutdown()
+        for one in self._names:
+            self.fleet.upstreams[one].forget()
+
+    def open(self) -> None:
+        """Everybody may be answered."""
+        assert self.crowd.gate is not None
+        self.crowd.gate.set()
+
+    def ask(self, text: str = "hi", by: str = "key0", model: str = "", **fields: Any) -> Future[Heard]:
+        """One more client."""
+        return self._pool.submit(self.fleet.ask, hi(text, model or self.name, **fields), bearer(by))
+
+    def runs(self, count: int) -> None:
+        """Waits until so many are with the upstream."""
+        assert becomes_true(lambda: self.crowd.now == count), self.crowd.now
 
 
 async def nothing(exchange: Exchange) -> None:

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from mmap import PROT_READ, mmap
 from pathlib import Path
 from typing import Any, Final
@@ -187,23 +188,32 @@ def _follow(path: str) -> None:
 
 
 def _polled(pid: int) -> int | None:
+    """The exit code of a fork, None while it runs."""
     ended, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def _next_order() -> dict[str, Any] | None:
     """Forks on order until the orders end: what this process is to become, None where it is still the parent."""
+    alive: set[int] = set()
     # The standard files are for the forks: nothing of an order may wait in their buffers.
     with os.fdopen(os.dup(0), "rb") as orders, os.fdopen(os.dup(1), "wb", buffering=0) as answers:
         for line in orders:
             order: dict[str, Any] = json.loads(line)
             if "poll" in order:
-                answers.write(b'{"code": %s}\n' % json.dumps(_polled(order["poll"])).encode())
+                code = _polled(order["poll"])
+                if code is not None:
+                    alive.discard(order["poll"])
+                answers.write(b'{"code": %s}\n' % json.dumps(code).encode())
                 continue
             pid = os.fork()
             if pid == 0:
                 return order
+            alive.add(pid)
             answers.write(b'{"pid": %d}\n' % pid)
+    for pid in alive:  # of tests that were killed themselves
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
     return None
 
 

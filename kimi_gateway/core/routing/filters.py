@@ -24,10 +24,13 @@ Filter = Literal["pinned", "model", "rights", "context", "capability", "out"]
 FILTERS: Final[tuple[Filter, ...]] = ("pinned", "model", "rights", "context", "capability", "out")
 """In the order in which they are asked."""
 
+_NAMED_WAITS: Final = (FaultKind.RATE, FaultKind.OVERLOAD)
+"""Faults whose end the target named itself: it is waited for."""
 _OUT_WORDS: Final = {
     FaultKind.QUOTA: "its account is empty",
     FaultKind.AUTH: "its key is refused",
     FaultKind.RATE: "its rate limit is reached",
+    FaultKind.OVERLOAD: "it is overloaded",
 }
 
 
@@ -90,11 +93,11 @@ def _lacking(wants: Wants, candidate: Candidate) -> tuple[str, str] | None:
 
 
 def _passes(out: Out, now_s: float, policy: Policy) -> bool:
-    """It takes something again: at once, or, where a rate was named, soon enough to be waited for."""
+    """It takes something again: at once, or, where it named the time itself, soon enough to be waited for."""
     if out.until_s is None or out.probing:
         return False
     left_s = out.until_s - now_s
-    return left_s <= 0 or (out.fault.kind is FaultKind.RATE and left_s <= policy.max_wait_s)
+    return left_s <= 0 or (out.fault.kind in _NAMED_WAITS and left_s <= policy.max_wait_s)
 
 
 def _out_words(out: Out, now_s: float) -> str:
