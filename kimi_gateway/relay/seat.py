@@ -148,9 +148,9 @@ def ready_s(out: Out, now_s: float, *, max_wait_s: float) -> float | None:
 def nobody(outs: Sequence[Out], now_s: float) -> GatewayError:
     """The answer where every target that could serve a request is out.
 
-    An empty account, a refused key, a rate, an overload that names its end: what the upstream itself would answer, so
-    that a client hears the same whether we ask or not. Else 503 `no_target`, with the time when the first of them is
-    tried again.
+    An empty account, a refused key, a rate, an overload that names its end: what the upstream itself would answer,
+    so that a client hears the same whether we ask or not. Else 503 `no_target`, with the time when the first of
+    them is tried again.
     """
     named = [out for out in outs if out.fault.kind in _ORDER]
     if len(named) == len(outs) and named:

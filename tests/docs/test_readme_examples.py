@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 
 from kimi_gateway.cli import app as gateway_app
 from pricing.cli import app as pricing_app
+from support.commands import commands
 from support.lab import ledger_url, wait_for_row
 from support.pages import Block, blocks, page, unprinted
 from support.processes import BASE_URL, Gateway, clean_environment, gateway_process, program
@@ -83,9 +84,10 @@ def in_thread(code: str, place: str) -> str:
     return printed.getvalue()
 
 
-def in_shell(code: str, place: str, directory: Path) -> str:
+def in_shell(code: str, place: str, directory: Path, programs: Path) -> str:
     """What a shell prints for the code. Raises `AssertionError` where it fails."""
-    env = clean_environment({"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"})
+    path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+    env = clean_environment({"PATH": os.pathsep.join(path)})
     done = subprocess.run(
         ["sh", "-e", "-c", code], cwd=directory, env=env, capture_output=True, text=True, timeout=30
     )
@@ -93,15 +95,15 @@ def in_shell(code: str, place: str, directory: Path) -> str:
     return done.stdout
 
 
-def executed(example: Example, gateway: Gateway, last_id: str) -> str:
-    """What a block prints. Raises where it fails."""
+def executed(example: Example, gateway: Gateway, programs: Path, last_id: str = "") -> str:
+    """What a block prints. `programs` holds our commands, for shells. Raises where it fails."""
     code = example.block.text.replace(WRITTEN_URL, gateway.root_url).replace(WRITTEN_ID, last_id)
     directory, place = gateway.ledger.parent, f"README.md:{example.block.line}"
     if example.block.language == "python":
         return in_thread(code, place)
     is_one_command = code.strip().count("\n") == 0 and not set(code) & set("|>")
     if code.split()[0] not in PROGRAMS or not is_one_command:
-        return in_shell(code, place, directory)
+        return in_shell(code, place, directory, programs)
     exit_code, printed = in_process(shlex.split(code), directory)
     assert exit_code == 0, f"{place}: {printed}"
     return printed
@@ -133,13 +135,19 @@ def test_every_example_runs_and_prints_what_the_readme_says(monkeypatch: pytest.
     present = [example for example in found if example.needs not in absent]
     assert len(present) >= 8
     first = next(at for at, example in enumerate(present) if "kimi-pricing" in example.block.text)
-    with gateway_process("[server]\ndrain_grace_s = 0\n", arguments=["--emulator-if-empty"]) as gateway:
+    config = "[server]\ndrain_grace_s = 0\n"
+    with commands() as programs, gateway_process(config, arguments=["--emulator-if-empty"]) as gateway:
+        run = partial(executed, gateway=gateway, programs=programs)
         monkeypatch.setenv("KIMI_BASE_URL", gateway.base_url)
         monkeypatch.delenv("KIMI_API_KEY", raising=False)
-        with ThreadPoolExecutor(max_workers=4) as pool:  # the questions; most of their time is the emulator's pace
-            answers = list(pool.map(partial(executed, gateway=gateway, last_id=""), present[:first]))
-        last_id = last_request(gateway)
-        answers += [executed(example, gateway, last_id) for example in present[first:]]
+        with ThreadPoolExecutor(max_workers=8) as pool:  # the questions; most of their time is the emulator's pace
+            answers = list(pool.map(run, present[:first]))
+            last_id = last_request(gateway)
+            # What the commands show is of the requests before them.
+            present = [*present[:first], *sorted(present[first:], key=lambda one: one.block.language == "python")]
+            later = next(at for at in range(first, len(present)) if present[at].block.language == "python")
+            answers += [run(example, last_id=last_id) for example in present[first:later]]
+            answers += pool.map(run, present[later:])
     for example, printed in zip(present, answers, strict=True):
         assert unprinted(example.expected, printed) == [], f"README.md:{example.block.line}:\n{printed}"
     if absent:

@@ -180,7 +180,7 @@ def test_the_first_choice_is_never_held_back_and_no_other_longer_than_it_is_slow
     found = rank(wants, targets, policy).ranked
     if found:
         assert found[0].not_before_s == 0
-        assert all(one.not_before_s <= 100.0 + one.wait_s + policy.hold_max_s for one in found)
+        assert all(one.not_before_s <= 100.0 + one.wait_s + policy.hold_max_s + 1e-9 for one in found)  # rounding
 
 
 @few

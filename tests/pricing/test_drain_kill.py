@@ -37,7 +37,7 @@ def test_no_acknowledged_request_is_lost_and_none_is_doubled(tmp_path: Path) -> 
     acknowledged: list[str] = []
     for number in range(ROUNDS):
         # The next child adopts what the last one left, and is killed while it may still be doing so.
-        acknowledged += run_and_kill(tmp_path, f"child{number}", after_s=0.1 + 0.1 * number)
+        acknowledged += run_and_kill(tmp_path, f"child{number}", after_s=0.05 + 0.05 * number)
     url = ledger_url(tmp_path)
     Store(url, create=True).close()
     drainer = Drainer(tmp_path / "j", url, own=None)

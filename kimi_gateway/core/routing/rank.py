@@ -26,6 +26,7 @@ of CPython 3.11).
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from operator import itemgetter
 from typing import Any, Final
 
@@ -51,13 +52,19 @@ from kimi_gateway.core.routing.score import (
 _EQUAL_PART: Final = 100
 _EQUAL_S: Final = 0.5
 """Scores are equal within a hundredth of the best and half a second of waiting: less is noise."""
+_SOON_S: Final = 0.2
+"""Of targets whose score is equal those go first whose first token comes as soon, give or take this."""
 _FAST_PART: Final = 20
 _FAST_S: Final = 0.05
 _COARSE_TOKENS: Final = 1024
 """Among equals the warmer goes first, by so many tokens: they cost nothing where machines are paid by the hour."""
 _HOME_PART: Final = 4
 """A conversation of which a target has this part in its cache is at home there, however crowded it is."""
-_HALF: Final = 0.5
+_DISPLACED_TOKENS: Final = 16_384
+"""Half the prompt of a usual agent: every second newcomer at a crowded target has somebody move who is at home."""
+_BUSY_PART: Final = 0.4
+"""An agent's conversation is busy so much of its time. Where so much of a limit is in use, about as many
+conversations are at home as there are places, and with more of them some find it full."""
 _HOUR_S: Final = 3600
 
 
@@ -121,7 +128,7 @@ def rank(asked: Wants, targets: Sequence[Candidate], policy: Policy) -> Ranking:
             refused.append(reason)
     if len(eligible) > 1:
         crowds = _crowds(eligible, policy)
-        moved_nano = _moved_nano(asked, eligible) if True in crowds else 0
+        moved_nano = _moved_nano(eligible) if True in crowds else 0
         ranked = [
             _ranked(asked, one, policy, crowd, moved_nano) for one, crowd in zip(eligible, crowds, strict=True)
         ]
@@ -152,23 +159,24 @@ def _is_open(asked: Wants, eligible: Sequence[Candidate]) -> bool:
 
 
 def _crowds(eligible: Sequence[Candidate], policy: Policy) -> list[bool]:
-    """Which targets are crowded: more is in flight there than a multiple of its share, which goes by capacity
-    where all have one; where all have one, more than half of it in any case."""
+    """Which targets are crowded: more is in flight there than a multiple of its share, which goes by the limits
+    where all have one. Where only some have, those are crowded too once their own conversations need the rest."""
     loads = [one.in_flight if one.load is None else busy(one) for one in eligible]
     limits = [one.quota.concurrency for one in eligible]
     bound = policy.load_bound * (1 + sum(loads))
     floor = policy.load_floor
     if 0 in limits:
         most = max(floor, bound / len(eligible))
-        return [load + 1 > most for load in loads]
-    scale = max(_HALF, bound / sum(limits))
+        tops = [min(most, max(floor, _BUSY_PART * limit)) if limit else most for limit in limits]
+        return [load + 1 > top for load, top in zip(loads, tops, strict=True)]
+    scale = max(_BUSY_PART, bound / sum(limits))
     return [load + 1 > floor and load + 1 > scale * limit for load, limit in zip(loads, limits, strict=True)]
 
 
-def _moved_nano(asked: Wants, eligible: Sequence[Candidate]) -> int:
-    """What it costs at most when a conversation as long as this one has to move from its cache to one of these."""
+def _moved_nano(eligible: Sequence[Candidate]) -> int:
+    """What it costs that somebody may have to move from his cache to the dearest of these."""
     dearest = max([one.tariff.fresh - one.tariff.read for one in eligible if one.tariff is not None], default=0)
-    return asked.prompt.tokens * max(0, dearest)
+    return _DISPLACED_TOKENS * max(0, dearest)
 
 
 def _ranked(asked: Wants, target: Candidate, policy: Policy, crowded: bool, moved_nano: int = 0) -> Ranked:
@@ -194,8 +202,8 @@ def _ranked(asked: Wants, target: Candidate, policy: Policy, crowded: bool, move
 def _crowded_score(asked: Wants, target: Candidate, policy: Policy, wait_s: float, moved_nano: int) -> int:
     """The score of a crowded target: a wait more, and without what other conversations have left in its cache.
 
-    Where it has a limit, whoever comes takes a place from those who are at home there: one of them finds it full
-    and has to be read anew elsewhere. They are taken to be as long as this one.
+    Where it has a limit, whoever comes takes a place from those who are at home there. One of them may find it
+    full then and has to be read anew elsewhere.
     """
     warm = warm_tokens(asked, target)
     if target.read_shared:
@@ -287,13 +295,16 @@ def _descending(keyed: list[Any]) -> list[Ranked]:
 
 
 def _shared_out(asked: Wants, equal: list[Ranked], policy: Policy, *, by_warmth: bool) -> list[Ranked]:
-    """Equal targets in the conversation's own order, crowded ones last."""
+    """Equal targets in the conversation's own order, crowded ones last; by warmth also the warmer first, then
+    those whose first token comes soonest."""
     keyed = []
+    soon_s = min(one.wait_s for one in equal) + _SOON_S if by_warmth else inf
     for one in equal:
         candidate = one.candidate
         counts = by_warmth and not (one.crowded and candidate.read_shared)
         blocks = (candidate.read_tokens or 0) // _COARSE_TOKENS if counts else 0
-        keyed.append((not one.crowded, blocks, _strength(asked, candidate, policy), -candidate.place, one))
+        warmth = blocks + blocks + (one.wait_s <= soon_s)  # who begins soon is before who is no warmer
+        keyed.append((not one.crowded, warmth, _strength(asked, candidate, policy), -candidate.place, one))
     return _descending(keyed)
 
 

@@ -36,7 +36,7 @@ _STEP: Final = 0.25  # how much one report moves the trust
 _RECOVERS_S: Final = 600.0  # in this time half of a lost trust comes back, so that a target is tried again
 _TARGETS_MAX: Final = 1024
 _AGES_S: Final = tuple(sorted(TTL_S.values()))
-"""Lifetimes that caches have. What is older than one says nothing of what is younger, so trust is kept for each."""
+"""Lifetimes that caches have. What is older than one says nothing of what is younger: each has its own trust."""
 _GUESS_PART: Final = 8
 """A guess from bytes may be so much of it too high: a conversation's own beginning is not shared for that."""
 
