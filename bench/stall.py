@@ -100,8 +100,8 @@ def thought(talk: int, turn: int) -> str:
 
 def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    data = json.dumps({"id": "c", "object": "chat.completion.chunk", "model": MODEL, "choices": [choice]})
-    return f"data: {data}\n\n".encode()
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
+    return f"data: {json.dumps({**head, 'choices': [choice]})}\n\n".encode()
 
 
 class Upstream(asyncio.Protocol):

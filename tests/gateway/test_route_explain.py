@@ -72,7 +72,10 @@ def test_what_has_a_part_in_the_order_is_noted() -> None:
     unknown = Candidate("strange", "s", "m", 1, weight=0.0)
     shared = Candidate("crowd", "c", "m", 2, tariff=PRO, in_flight=900, read_tokens=2_000, read_shared=True)
     plan = {one["target"]: one for one in told([hired, unknown, shared])["targets"]}
-    assert (plan["own"]["price"], plan["own"]["notes"]) == ("by the hour", ["pace not measured", "full"])
+    assert (plan["own"]["price"], plan["own"]["notes"]) == (
+        "by the hour",
+        ["pace not measured", "full", "crowded"],
+    )
     assert (plan["strange"]["price"], plan["strange"]["notes"][0]) == ("unknown", "last: weight 0")
     assert plan["crowd"]["notes"] == ["shared prefix", "pace not measured", "crowded"]
     assert plan["crowd"]["held_s"] > 0

@@ -14,7 +14,7 @@ import pytest
 from pricing.ledger.store import Store
 from pricing.money import usd_text
 from support.cases import case
-from support.lab import Heard, Lab, lab, ledger_url
+from support.lab import Heard, Lab, lab, ledger_url, wait_for_row
 from support.processes import run_module
 
 KEY = {"authorization": "Bearer kg-billing-one"}
@@ -153,6 +153,7 @@ def test_bill_04_a_thousand_small_costs_add_up_exactly(made: Lab) -> None:
             answer = line.getresponse()
             assert answer.read()
             assert answer.headers["x-kimi-cost-usd"] == expect["ledger_each"]["cost_usd"]
+    wait_for_row(ledger_url(made.gateway), answer.headers["x-kimi-request-id"])  # they come there in their order
     assert report_total(made, "bill-04") == expect["report_total_usd"]
 
 

@@ -30,7 +30,8 @@ from support.lab import Heard, ledger_url, post
 from support.processes import Gateway, gateway_process
 from support.traffic import WEATHER
 
-SKIPPED = {"silence", "hold", "refuse"}  # they take a limit's time each; test_fault_kinds has them
+SKIPPED = {"silence", "hold", "refuse", "unauthorized", "forbidden"}
+"""They take a limit's time each, or a target away until the next reload; test_fault_kinds has them."""
 HARMLESS = {"", "stall", "slow", "split", "no_done", "usage"}
 """Faults after which an answer is whole all the same."""
 BILLED = ("moonshot", "openrouter")
@@ -49,6 +50,9 @@ drain_grace_s = 0
 [retry]
 max_wait_s = 1
 global_ratio = 1
+breaker_failures = 1000000
+[timing]
+quota_out_s = 0
 """
 
 

@@ -120,9 +120,9 @@ class Policy(Struct, frozen=True, gc=False):
     """How a route chooses. `wait_nano_per_hour` is what an hour of waiting for the first token is worth.
 
     `weighted`: the route states weights. `load_bound`: a target with more than so many times its share of what
-    is in flight, and more than `load_floor`, is crowded, which counts as `crowd_s` of waiting. `hold_max_s`: where
-    all are full, so much longer a request waits for the place that is cheaper. `max_wait_s`: a rate limit that
-    ends within it is waited for.
+    is in flight, and more than `load_floor`, is crowded, which counts as `crowd_s` of waiting, and where it has a
+    limit as money besides (see `rank`). `hold_max_s`: where all are full, so much longer a request waits for the
+    place that is cheaper. `max_wait_s`: a rate limit that ends within it is waited for.
     """
 
     name: PolicyName = "cost"

@@ -15,7 +15,8 @@ is not known go before those and behind the rest: unknown is not free.
 
 Warm caches draw conversations only so far. What other conversations have left in a cache counts only while the
 target is not crowded; what the conversation itself has there always counts. So a fleet with one system prompt
-fills one target after the other, and a running conversation stays where it is.
+fills one target after the other, and a running conversation stays where it is. A target with a limit is crowded
+early: who comes where he has nothing takes a place from those who have, and for one of them to move is dear.
 
 Where the first choice takes nothing at once, those behind it are held back for as long as waiting for it is the
 cheaper choice: their `not_before_s` says until when. That keeps conversations on their caches when all targets are
@@ -303,7 +304,8 @@ def _shared_out(asked: Wants, equal: list[Ranked], policy: Policy, *, by_warmth:
         candidate = one.candidate
         counts = by_warmth and not (one.crowded and candidate.read_shared)
         blocks = (candidate.read_tokens or 0) // _COARSE_TOKENS if counts else 0
-        warmth = blocks + blocks + (one.wait_s <= soon_s)  # who begins soon is before who is no warmer
+        begins_soon = candidate.pace is None or one.wait_s <= soon_s  # nobody measured: it gets its chance
+        warmth = blocks + blocks + begins_soon  # who begins soon is before who is no warmer
         keyed.append((not one.crowded, warmth, _strength(asked, candidate, policy), -candidate.place, one))
     return _descending(keyed)
 
