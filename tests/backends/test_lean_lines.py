@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from backends.faults import FaultKind
-from backends.lean.request import request_head
 from backends.lean.upstream import LeanUpstream
 from backends.ports import Call, Upstream, UpstreamFault
-from support.calls import Run, both_loops, fault_of
+from support.calls import Run, both_loops
 from support.hostile_http import Place, Speak, Told, Visit, answering, hostile, told
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -360,45 +359,6 @@ def test_a_large_body_is_never_copied(run: Run) -> None:
                 tracemalloc.stop()
 
     assert run(main()) < 12 << 20
-
-
-# --- heads of requests ---------------------------------------------------------------------------------------
-
-
-def test_a_host_and_a_coding_of_the_call_replace_ours() -> None:
-    headers = {"host": "other", "Accept-Encoding": "gzip", "X-A": "1", "TE": "trailers"}
-    for _ in range(2):
-        head = request_head("POST", "/v1", "\r\nHost: mine", headers, 0)
-        assert head == (
-            b"POST /v1 HTTP/1.1\r\nhost: other\r\nAccept-Encoding: gzip\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n"
-        )
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"X-A": "a\r\nX-B: 1"},
-        {"X-A": "a\nb"},
-        {"X-A": "a\0"},
-        {"X-A": "\x7f"},
-        {"X-A": "\ud800"},
-        {"X A": "1"},
-        {"X-A:": "1"},
-        {"": "1"},
-        {"X-A\r\nX-B": "1"},
-        {"Näme": "1"},
-    ],
-)
-def test_a_header_that_is_none_cannot_be_sent(headers: dict[str, str]) -> None:
-    for _ in range(2):
-        with pytest.raises(ValueError):
-            request_head("POST", "/", "", headers, 0)
-
-
-@pytest.mark.parametrize("value", ["", "tab\there", "é", "日本", "\u2028", "\xa0"])
-def test_a_value_of_any_text_can_be_sent(value: str) -> None:
-    head = request_head("GET", "/", "", {"X-A": value}, 0)
-    assert head == f"GET / HTTP/1.1\r\nX-A: {value}\r\nAccept-Encoding: identity\r\n\r\n".encode()
 
 
 @pytest.mark.parametrize("method", ["HEAD", "CONNECT", "get", "G\r\nX: 1"])
