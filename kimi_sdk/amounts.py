@@ -1,8 +1,22 @@
-"""Amounts of money as they are given and written. Pure."""
+"""Amounts of money as they are given, added and written. Pure."""
 
-from decimal import Decimal, InvalidOperation
+import decimal
+from contextlib import AbstractContextManager
+from decimal import Context, Decimal, InvalidOperation
+from typing import Final
 
 from kimi_sdk.errors import InvalidInput
+
+MOST: Final = Decimal(10) ** 15
+"""More dollars than this are a mistake; together with `_PLACES` all sums have fewer digits than `exact` keeps."""
+
+_PLACES: Final = 30
+_EXACT: Final = Context(prec=200, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[])
+
+
+def exact() -> AbstractContextManager[Context]:
+    """Arithmetic in here neither rounds nor raises, whatever the application has set for its own decimals."""
+    return decimal.localcontext(_EXACT)
 
 
 def checked_money(amount: object) -> Decimal | None:
@@ -11,15 +25,35 @@ def checked_money(amount: object) -> Decimal | None:
         return None
     if isinstance(amount, bool) or not isinstance(amount, Decimal | int | str):
         raise InvalidInput(f'an amount of money is a decimal string such as "0.50", not {amount!r}')
-    try:
-        value = Decimal(amount)
-    except InvalidOperation as err:
-        raise InvalidInput(f'an amount of money is a decimal string such as "0.50", not {amount!r}') from err
-    if not value.is_finite() or value < 0:
-        raise InvalidInput(f"an amount of money is zero or more dollars, not {amount}")
+    with exact():
+        value = _read(amount)
+        if value is None:
+            raise InvalidInput(f'an amount of money is a decimal string such as "0.50", not {amount!r:.60}')
+        if not value.is_finite() or value < 0:
+            raise InvalidInput(f"an amount of money is zero or more dollars, not {amount!s:.60}")
+        if not is_sane(value):
+            raise InvalidInput(
+                f"an amount of money has at most 15 digits before the point and {_PLACES} after it, which "
+                f"{value:.3e} USD has not"
+            )
     return value
+
+
+def is_sane(value: Decimal) -> bool:
+    """It is an amount that can be added to others without a digit lost: finite, not negative, not too long."""
+    exponent = value.as_tuple().exponent
+    return value.is_finite() and not value < 0 and isinstance(exponent, int) and exponent >= -_PLACES and value < MOST
 
 
 def dollars(amount: Decimal) -> str:
     """The amount as people write it: all digits that say something, no exponent."""
-    return f"{amount.normalize():f}"
+    with exact():
+        return f"{amount.normalize():f}"
+
+
+def _read(amount: Decimal | int | str) -> Decimal | None:
+    try:
+        value = Decimal(amount)
+    except InvalidOperation:
+        return None
+    return None if value.is_nan() and isinstance(amount, str) and amount.strip().lower() != "nan" else value

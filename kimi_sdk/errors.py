@@ -28,7 +28,11 @@ What may help is repeated before it is raised (`kimi_sdk.retry`), and never afte
 three that carry a reply stand in `kimi_sdk.broken`.
 """
 
+from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
+
+from typing_extensions import override
 
 
 class KimiError(Exception):
@@ -40,6 +44,16 @@ class KimiError(Exception):
     def __init__(self, message: str, *, request_id: str | None = None) -> None:
         super().__init__(message)
         self.request_id = request_id
+
+    @override
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """For pickle and copy: arguments by name are no part of `args`, so they come as the state."""
+        cause = {"__cause__": self.__cause__} if isinstance(self.__cause__, KimiError) else {}
+        return _bare, (type(self), self.args), {**self.__dict__, **cause}
+
+
+def _bare(kind: type[KimiError], args: tuple[Any, ...]) -> KimiError:
+    return kind.__new__(kind, *args)
 
 
 class InvalidInput(KimiError, ValueError):

@@ -5,6 +5,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Final
 
+from kimi_sdk.amounts import exact
 from pricing.cost import billed_rate, cost_of
 from pricing.estimate import Estimate
 from pricing.money import usd
@@ -32,7 +33,8 @@ class Price:
 
     def cost(self, usage: TokenUsage) -> Decimal | None:
         """Exact dollars; None where a meter that was used has no price."""
-        return cost_of(usage, self.rates, write_rule=self.write_rule).usd
+        with exact():
+            return cost_of(usage, self.rates, write_rule=self.write_rule).usd
 
     def dearest_prompt(self, ttl: str) -> int | None:
         """The highest rate that a prompt token can have; a write for one hour only where it is asked for."""
@@ -48,7 +50,8 @@ class Price:
         prompt = self.dearest_prompt(ttl)
         if prompt is None or self.rates.output is None:
             return None
-        return usd(prompt_max * prompt + output_max * self.rates.output)
+        with exact():
+            return usd(prompt_max * prompt + output_max * self.rates.output)
 
     def output_for(self, money: Decimal, prompt_max: int, ttl: str) -> int:
         """How many output tokens this money buys after the prompt; 0 where it does not reach, or no price is
@@ -57,7 +60,8 @@ class Price:
         rate = self.rates.output
         if prompt is None or rate is None or money < prompt:
             return 0
-        return DEFAULT_OUTPUT_TOKENS if rate == 0 else int((money - prompt) / usd(rate))
+        with exact():
+            return DEFAULT_OUTPUT_TOKENS if rate == 0 else int((money - prompt) / usd(rate))
 
     def likely(self, prompt: Estimate, output: Estimate) -> Decimal | None:
         """The likely cost of tokens that nobody counted, the prompt taken as fresh."""

@@ -1,5 +1,6 @@
 """Which error an answer of the other side is. Pure: the wording of every server is read by `backends.faults`."""
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from backends.faults import Fault, FaultKind, fault_from_response
@@ -49,11 +50,15 @@ _GATEWAY_CODES: Final = {
     "rate_limit_exceeded": _Told(429, True),
 }
 """The gateway's own errors (its README, Errors)."""
+_SECRET_LENGTH: Final = 4
+"""A shorter key is a placeholder, which may stand in any word."""
 
 
 def refusal(answer: Answer, endpoint: Endpoint, now_s: float) -> RequestRefused:
     """The error to raise for an answer that is one. `now_s` is Unix time, for a retry-after that is a date."""
-    fault = fault_from_response(_status(answer), answer.headers, answer.body, now_s)
+    if 300 <= answer.status < 400:
+        return _redirected(answer, endpoint)
+    fault = _without_key(fault_from_response(_status(answer), answer.headers, answer.body, now_s), endpoint)
     wait_s = fault.retry_after_s
     if wait_s is None:  # a fault names no wait where waiting heals nothing; a budget that is reset is healed
         wait_s = asked_wait_s(answer.headers, "", now_s)
@@ -72,6 +77,7 @@ def refusal(answer: Answer, endpoint: Endpoint, now_s: float) -> RequestRefused:
 
 def refusal_in_stream(fault: Fault, endpoint: Endpoint, request_id: str | None) -> RequestRefused:
     """The error to raise for one that came in a stream, whose own status was a success."""
+    fault = _without_key(fault, endpoint)
     told = _GATEWAY_CODES.get(fault.code or "")
     kind = _class_of(fault)
     if told is not None and told.status == 503:
@@ -85,6 +91,37 @@ def refusal_in_stream(fault: Fault, endpoint: Endpoint, request_id: str | None) 
         request_id=request_id,
         retry_after_s=fault.retry_after_s,
         should_retry=None if told is None else told.should_retry,
+    )
+
+
+def without_key(text: str, endpoint: Endpoint) -> str:
+    """The text without the key, where the other side repeats it: messages end up in logs."""
+    return text if len(endpoint.api_key) < _SECRET_LENGTH else text.replace(endpoint.api_key, "[the key]")
+
+
+def _without_key(fault: Fault, endpoint: Endpoint) -> Fault:
+    def cut(text: str | None) -> str | None:
+        return None if text is None else without_key(text, endpoint)
+
+    return replace(
+        fault,
+        message=without_key(fault.message, endpoint),
+        type=cut(fault.type),
+        code=cut(fault.code),
+        param=cut(fault.param),
+    )
+
+
+def _redirected(answer: Answer, endpoint: Endpoint) -> RequestRefused:
+    """Redirects are not followed: conversation and key are for the address that was given, and no other."""
+    to = without_key(answer.headers.get("location", "").partition("?")[0], endpoint)
+    return ServerFailed(
+        f"{answer.status} from {endpoint.base_url}: it redirects to {to or 'an address it does not name'}, which is "
+        f"not followed, because the conversation was meant for the other (from {endpoint.base_url_origin}). "
+        "If that is where the API is, give it as base_url",
+        status=answer.status,
+        request_id=answer.request_id,
+        should_retry=False,
     )
 
 

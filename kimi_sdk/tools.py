@@ -18,6 +18,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
@@ -30,7 +31,7 @@ from kimi_sdk.errors import InvalidInput
 from kimi_sdk.tools_calls import ToolCall, ToolResult
 from kimi_sdk.tools_docs import read_doc
 from kimi_sdk.tools_flavour import in_flavour, listed
-from kimi_sdk.tools_result import Unwritable, result_text
+from kimi_sdk.tools_result import Unwritable, result_text, said_by, writable
 from kimi_sdk.tools_schema import BadArguments, parameters_of
 
 P = ParamSpec("P")
@@ -41,7 +42,8 @@ Read: TypeAlias = Callable[[str], tuple[list[Any], dict[str, Any]]]
 
 Approve: TypeAlias = Callable[[ToolCall], bool | str | Awaitable[bool | str]]
 """Asked before a call with fitting arguments is run: True runs it; False, or a reason, does not, and the model is
-told. What it raises ends the chat's call."""
+told. What it raises ends the chat's call; `StopIteration`, which a stream would take for its own end, as
+`InvalidInput`."""
 
 _log: Final = logging.getLogger("kimi_sdk.tools")
 logging.getLogger("kimi_sdk").addHandler(logging.NullHandler())  # silent until the application wants to hear
@@ -174,14 +176,14 @@ class ToolBox:
         if isinstance(ready, ToolResult):
             return ready
         if self._approve is not None:
-            answer = self._approve(call)
+            answer = _asked(self._approve, call).value()
             refused = _refused(call, _to_end(answer) if inspect.isawaitable(answer) else answer)
             if refused is not None:
                 return refused
         try:
             value = ready()
             return _done(call, _to_end(value) if inspect.isawaitable(value) else value)
-        except Exception as err:  # the border to the application's code: the model is told, and the log
+        except (Exception, asyncio.CancelledError) as err:  # the application's code: the model is told, and the log
             return _failed(call, err)
 
     async def run_async(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
@@ -209,9 +211,10 @@ class ToolBox:
         ready = self._ready(call)
         if isinstance(ready, ToolResult) or self._approve is None:
             return ready
-        asked: Any = await (
-            self._approve(call) if _is_async(self._approve) else asyncio.to_thread(self._approve, call)
-        )  # type: ignore[misc]
+        if _is_async(self._approve):
+            asked: Any = self._approve(call)
+        else:
+            asked = (await asyncio.to_thread(_asked, self._approve, call)).value()
         return _refused(call, await asked if inspect.isawaitable(asked) else asked) or ready
 
     def _ready(self, call: ToolCall) -> "_Ready | ToolResult":
@@ -227,6 +230,8 @@ class ToolBox:
         except BadArguments as err:
             problems = "\n".join(f"- {problem}" for problem in err.problems)
             return _error(call, f"{call.name} was not called, its arguments do not fit:\n{problems}", err)
+        except Exception as err:  # a validator of the application's own types
+            return _failed(call, err)
         return partial(held.function, *args, **kwargs)
 
 
@@ -237,24 +242,60 @@ async def _run(call: ToolCall, ready: _Ready | ToolResult) -> ToolResult:
     if isinstance(ready, ToolResult):
         return ready
     try:
-        value = ready() if _is_async(ready) else await asyncio.to_thread(ready)
+        value = ready() if _is_async(ready) else (await asyncio.to_thread(_outcome, ready)).value()
         return _done(call, await value if inspect.isawaitable(value) else value)
+    except asyncio.CancelledError as err:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
+        return _failed(call, err)  # nobody cancels this task: the tool itself has raised it
     except Exception as err:  # as in run_one
         return _failed(call, err)
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a function came to, as a value: a future cannot hold every exception, and never ends with one."""
+
+    returned: Any = None
+    raised: BaseException | None = None
+
+    def value(self) -> Any:
+        """What was returned. Raises what was raised."""
+        if self.raised is not None:
+            raise self.raised
+        return self.returned
+
+
+def _outcome(function: Callable[[], Any]) -> _Outcome:
+    try:
+        return _Outcome(function())
+    except BaseException as err:  # handed on to the task that waits
+        return _Outcome(raised=err)
+
+
+def _asked(approve: Approve, call: ToolCall) -> _Outcome:
+    """What approval answers. `StopIteration` would end the generators on its way as if all were said."""
+    outcome = _outcome(partial(approve, call))
+    if isinstance(outcome.raised, StopIteration | StopAsyncIteration):
+        kind = type(outcome.raised).__name__
+        told = InvalidInput(f"approve raised {kind} instead of giving True, False or a reason; catch it there")
+        told.__cause__ = outcome.raised
+        return _Outcome(raised=told)
+    return outcome
+
+
 def _done(call: ToolCall, value: Any) -> ToolResult:
     try:
-        return ToolResult(call, result_text(value))
+        return ToolResult(call, writable(result_text(value)))
     except Unwritable as err:
         _log.warning("the result of the tool %s cannot be written as JSON: %s", call.name, err)
         return _error(call, f"{call.name} was called, but its result cannot be written as JSON: {err}", err)
 
 
-def _failed(call: ToolCall, err: Exception) -> ToolResult:
+def _failed(call: ToolCall, err: BaseException) -> ToolResult:
     _log.warning("the tool %s failed", call.name, exc_info=err)
-    said = f": {err}" if str(err) else ""
-    return _error(call, f"{call.name} failed with {type(err).__name__}{said}", err)
+    said = said_by(err)
+    return _error(call, f"{call.name} failed with {type(err).__name__}{f': {said}' if said else ''}", err)
 
 
 def _refused(call: ToolCall, answer: object) -> ToolResult | None:
@@ -267,8 +308,8 @@ def _refused(call: ToolCall, answer: object) -> ToolResult | None:
     raise InvalidInput(f"approve must return True, False or a reason, not {answer!r}")
 
 
-def _error(call: ToolCall, text: str, err: Exception | None = None) -> ToolResult:
-    return ToolResult(call, f"Error: {text}", is_error=True, error=err)
+def _error(call: ToolCall, text: str, err: BaseException | None = None) -> ToolResult:
+    return ToolResult(call, writable(f"Error: {text}"), is_error=True, error=err)
 
 
 def _to_end(awaitable: Awaitable[Any]) -> Any:

@@ -20,3 +20,16 @@ def result_text(value: Any) -> str:
         return to_json(value, inf_nan_mode="strings").decode()
     except (PydanticSerializationError, ValueError, RecursionError) as err:
         raise Unwritable(str(err).partition("\n")[0]) from err
+
+
+def writable(text: str) -> str:
+    """The text as it is; where it cannot be written as UTF-8, such as a file name of other bytes, with escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def said_by(err: BaseException) -> str:
+    """What an exception says of itself; its own code runs for that, and may fail."""
+    try:
+        return str(err)
+    except Exception as failure:
+        return f"(its text cannot be had: {type(failure).__name__})"

@@ -13,7 +13,7 @@ import pytest
 from backends.faults import FaultKind
 from backends.lean.upstream import LeanUpstream
 from backends.ports import Call, Upstream, UpstreamFault
-from support.calls import Run, both_loops
+from support.calls import Run, both_loops, fault_of
 from support.hostile_http import Place, Speak, Told, Visit, answering, hostile, told
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
