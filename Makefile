@@ -35,6 +35,8 @@ chaos: install
 
 bench: install
 	$(BIN)/python bench/ledger.py
+	$(BIN)/python bench/routing.py
+	$(BIN)/python bench/speed.py --install $(ARGS)
 
 # By hand: vLLM on this machine's CPU, 3.4 GB in an environment of its own. Where it cannot be installed, that is said
 # and its tests skip.
@@ -43,4 +45,4 @@ test-engines: install
 	$(BIN)/pytest tests/engines -m engines -vv -s -rs
 
 clean:
-	rm -rf $(VENV) .venv-engines build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-engines .venv-bench-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
