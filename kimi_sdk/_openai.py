@@ -6,15 +6,18 @@ each is overridden, so that nothing meant for another service is ever sent to th
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from threading import Lock
 from typing import Any, Final
 
 import httpx2
 import openai
+from typing_extensions import override
 
 from kimi_sdk.errors import ConnectionFailed, NoAnswerInTime
+from kimi_sdk.refusal import without_key
 from kimi_sdk.steps import Head, Post, Read
 from kimi_sdk.wire import Endpoint
 
@@ -23,6 +26,19 @@ _PATH: Final = "/chat/completions"
 _END_S: Final = 0.05  # for the end of a body whose last word was said
 _NEVER_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _FAILURES: Final = (openai.APIConnectionError, httpx2.HTTPError)
+
+
+class _Key(httpx2.Auth):
+    """Puts the key into a request as it leaves, so that it stands in no frame's variables on the way: tools that
+    show tracebacks show those."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    @override
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        request.headers["Authorization"] = f"Bearer {self._endpoint.api_key}"
+        yield request
 
 
 class _Client(openai.DefaultHttpxClient):
@@ -52,6 +68,11 @@ def _trusted() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
+httpx2.HTTPTransport(
+    verify=_trusted()
+).close()  # loads what it else loads at the first call, where Ctrl-C may come
+
+
 class Connections:
     """Connections to one endpoint, kept alive until `close`. `timeout_s` is the longest silence, in seconds, not
     the longest answer."""
@@ -59,7 +80,8 @@ class Connections:
     def __init__(self, endpoint: Endpoint, *, timeout_s: float) -> None:
         self.endpoint = endpoint
         self.timeout_s = timeout_s
-        self.client = openai.OpenAI(http_client=_Client(verify=_trusted()), **_arguments(endpoint, timeout_s))
+        http_client = _Client(**_of_the_client(endpoint))
+        self.client = openai.OpenAI(http_client=http_client, **_arguments(endpoint, timeout_s))
 
     def line(self) -> "Line":
         """A line for one call."""
@@ -71,34 +93,48 @@ class Connections:
 
 
 class AsyncConnections:
-    """The same for event loops: connections belong to the loop that they were opened in, so another loop gets
-    others."""
+    """The same for event loops: connections belong to the loop that opened them, so each loop has its own."""
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float) -> None:
         self.endpoint = endpoint
         self.timeout_s = timeout_s
-        self._client: openai.AsyncOpenAI | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clients: dict[asyncio.AbstractEventLoop, openai.AsyncOpenAI] = {}
+        self._lock = Lock()
 
     @property
     def client(self) -> openai.AsyncOpenAI:
         """The client of the running loop."""
         loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            http_client = _AsyncClient(verify=_trusted())
-            arguments = _arguments(self.endpoint, self.timeout_s)
-            self._client, self._loop = openai.AsyncOpenAI(http_client=http_client, **arguments), loop
-        return self._client
+        with self._lock:
+            found = self._clients.get(loop)
+            if found is None:
+                for ended in [each for each in self._clients if each.is_closed()]:
+                    del self._clients[ended]
+                http_client = _AsyncClient(**_of_the_client(self.endpoint))
+                found = openai.AsyncOpenAI(http_client=http_client, **_arguments(self.endpoint, self.timeout_s))
+                self._clients[loop] = found
+            return found
 
     def line(self) -> "AsyncLine":
         """A line for one call."""
         return AsyncLine(self)
 
     async def close(self) -> None:
-        """Closes the connections of the running loop."""
-        client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.close()
+        """Closes the connections of the running loop, and has those of others closed there."""
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        here = asyncio.get_running_loop()
+        for loop, client in clients.items():
+            if loop is here:
+                await client.close()
+            elif loop.is_running():
+                with suppress(RuntimeError):  # it has ended just now, and its connections with it
+                    loop.call_soon_threadsafe(_close_soon, loop, client)
+
+
+def _close_soon(loop: asyncio.AbstractEventLoop, client: openai.AsyncOpenAI) -> None:
+    _closings.add(task := loop.create_task(client.close()))
+    task.add_done_callback(_closings.discard)
 
 
 class Line:
@@ -116,7 +152,7 @@ class Line:
                 _PATH,
                 content=step.body,
                 cast_to=httpx2.Response,
-                options=_options(self._connections, step),
+                options=_options(step),
                 stream=True,
             )
         except openai.APIStatusError as err:
@@ -161,7 +197,7 @@ class AsyncLine:
                 _PATH,
                 content=step.body,
                 cast_to=httpx2.Response,
-                options=_options(self._connections, step),
+                options=_options(step),
                 stream=True,
             )
         except openai.APIStatusError as err:
@@ -201,10 +237,20 @@ async def _no_pieces(*pieces: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
+def _of_the_client(endpoint: Endpoint) -> dict[str, Any]:
+    """For the HTTP clients. A redirect is an answer like any other: followed, it would take the conversation and
+    the idempotency key to a host that nobody named."""
+    return {
+        "verify": _trusted(),
+        "follow_redirects": False,
+        "auth": _Key(endpoint) if endpoint.api_key else None,
+    }
+
+
 def _arguments(endpoint: Endpoint, timeout_s: float) -> dict[str, Any]:
     """For `openai`'s clients."""
     return {
-        "api_key": endpoint.api_key or "none",
+        "api_key": "none",  # it asks for one; what is sent is `_Key`'s
         "admin_api_key": "",
         "organization": "",
         "project": "",
@@ -215,12 +261,11 @@ def _arguments(endpoint: Endpoint, timeout_s: float) -> dict[str, Any]:
     }
 
 
-def _options(connections: Connections | AsyncConnections, step: Post) -> Any:
-    endpoint = connections.endpoint
+def _options(step: Post) -> Any:
     return {
         "headers": {
             "Content-Type": "application/json",
-            "Authorization": f"Bearer {endpoint.api_key}" if endpoint.api_key else openai.Omit(),
+            "Authorization": openai.Omit(),
             "OpenAI-Organization": openai.Omit(),
             "OpenAI-Project": openai.Omit(),
             **step.headers,
@@ -245,11 +290,16 @@ def _failure(
             "answer, and may bill it; give Chat a longer timeout_s",
             was_sent=True,
         )
+    said = without_key(str(cause) or type(cause).__name__, endpoint)
+    if was_sent:
+        return ConnectionFailed(
+            f"the connection to {endpoint.base_url} broke before the answer was whole: {said}. It may be billed",
+            was_sent=True,
+        )
     return ConnectionFailed(
-        f"no answer from {endpoint.base_url} (from {endpoint.base_url_origin}): "
-        f"{cause or type(cause).__name__}. Is the gateway running there? "
-        "Give the address as base_url or in KIMI_BASE_URL",
-        was_sent=was_sent,
+        f"no answer from {endpoint.base_url} (from {endpoint.base_url_origin}): {said}. "
+        "Is the gateway running there? Give the address as base_url or in KIMI_BASE_URL",
+        was_sent=False,
     )
 
 

@@ -2,13 +2,13 @@
 
 import decimal
 from contextlib import AbstractContextManager
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Context, Decimal
 from typing import Final
 
 from kimi_sdk.errors import InvalidInput
 
 MOST: Final = Decimal(10) ** 15
-"""More dollars than this are a mistake; together with `_PLACES` all sums have fewer digits than `exact` keeps."""
+"""More dollars than this are a mistake; with `_PLACES` all sums have fewer digits than `exact` keeps."""
 
 _PLACES: Final = 30
 _EXACT: Final = Context(prec=200, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[])
@@ -26,15 +26,15 @@ def checked_money(amount: object) -> Decimal | None:
     if isinstance(amount, bool) or not isinstance(amount, Decimal | int | str):
         raise InvalidInput(f'an amount of money is a decimal string such as "0.50", not {amount!r}')
     with exact():
-        value = _read(amount)
-        if value is None:
+        value = Decimal(amount)
+        if value.is_nan():
             raise InvalidInput(f'an amount of money is a decimal string such as "0.50", not {amount!r:.60}')
         if not value.is_finite() or value < 0:
-            raise InvalidInput(f"an amount of money is zero or more dollars, not {amount!s:.60}")
+            raise InvalidInput(f"an amount of money is zero or more dollars, not {value!s:.60}")
         if not is_sane(value):
             raise InvalidInput(
-                f"an amount of money has at most 15 digits before the point and {_PLACES} after it, which "
-                f"{value:.3e} USD has not"
+                f"an amount of money has at most 15 digits before the point and {_PLACES} after it, "
+                f"unlike {value:.3e}"
             )
     return value
 
@@ -42,18 +42,12 @@ def checked_money(amount: object) -> Decimal | None:
 def is_sane(value: Decimal) -> bool:
     """It is an amount that can be added to others without a digit lost: finite, not negative, not too long."""
     exponent = value.as_tuple().exponent
-    return value.is_finite() and not value < 0 and isinstance(exponent, int) and exponent >= -_PLACES and value < MOST
+    if not isinstance(exponent, int):  # no number, or infinite
+        return False
+    return 0 <= value < MOST and exponent >= -_PLACES
 
 
 def dollars(amount: Decimal) -> str:
     """The amount as people write it: all digits that say something, no exponent."""
     with exact():
         return f"{amount.normalize():f}"
-
-
-def _read(amount: Decimal | int | str) -> Decimal | None:
-    try:
-        value = Decimal(amount)
-    except InvalidOperation:
-        return None
-    return None if value.is_nan() and isinstance(amount, str) and amount.strip().lower() != "nan" else value

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from os import PathLike
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
@@ -14,6 +15,7 @@ from kimi_sdk.drive import drive_async
 from kimi_sdk.errors import InvalidInput
 from kimi_sdk.events import Done, Event
 from kimi_sdk.inside import refuse_inside
+from kimi_sdk.loading import loaded
 from kimi_sdk.parts import Question
 from kimi_sdk.questions import Asked
 from kimi_sdk.reply import Reply
@@ -244,34 +246,66 @@ class AsyncChat(Conversation):
             try:
                 async for event in events:
                     yield event
+                    self._turnstile.hand_over()
             finally:
                 await events.aclose()
                 await _close(self._shared.exit())
 
 
 class _Turnstile:
-    """Lets one call at a time through. Whoever is inside already would wait for itself: that is refused."""
+    """Lets one call at a time through. Whoever is inside already would wait for itself: that is refused. So is
+    another event loop, to which no lock belongs, while a call of the first is under way.
+
+    Inside is the task that went on with the call last, for a stream may be begun in one and heard in others.
+    """
 
     def __init__(self) -> None:
+        self._guard = Lock()
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner: asyncio.Task[object] | None = None
+        self._waiting = 0
+
+    def hand_over(self) -> None:
+        """The call goes on in this task."""
+        self._owner = asyncio.current_task()
 
     async def __aenter__(self) -> None:
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
-        if self._loop is not loop:  # a lock belongs to one loop
-            self._loop, self._lock, self._owner = loop, asyncio.Lock(), None
-        until_s = loop.time() + _CLOSING_S
-        while self._owner is me and self._lock.locked():
-            if loop.time() > until_s:
-                raise InvalidInput("a stream of this chat is still open; close it first, or ask a fork()")
-            await asyncio.sleep(0)  # a loop that was left is closed by the event loop, a moment later
-        await self._lock.acquire()
+        with self._guard:
+            self._come(loop)
+        try:
+            until_s = loop.time() + _CLOSING_S
+            while self._owner is me and self._lock.locked():
+                if loop.time() > until_s:
+                    raise InvalidInput("a stream of this chat is still open; close it first, or ask a fork()")
+                await asyncio.sleep(0)  # a loop that was left is closed by the event loop, a moment later
+            await self._lock.acquire()
+        except BaseException:
+            self._go(loop)
+            raise
         self._owner = me
 
+    def _come(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not loop:
+            if self._waiting and self._loop is not None and self._loop.is_running():
+                raise InvalidInput(
+                    "a call of this chat is under way in another event loop; give each loop a fork() of its own"
+                )
+            self._loop, self._lock, self._owner, self._waiting = loop, asyncio.Lock(), None, 0
+        self._waiting += 1
+
+    def _go(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._guard:
+            if self._loop is loop:  # else it was left open in a loop that has ended
+                self._waiting -= 1
+
     async def __aexit__(self, *_: object) -> None:
-        self._owner = None
-        self._lock.release()
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            self._owner = None
+            self._lock.release()
+        self._go(loop)
 
 
 async def _close(connections: "AsyncConnections | None") -> None:
@@ -281,6 +315,7 @@ async def _close(connections: "AsyncConnections | None") -> None:
 
 def _connect(endpoint: Endpoint, timeout_s: float) -> "AsyncConnections":
     # Here, because loading openai takes most of a second and `import kimi_sdk` shall not.
+    loaded("kimi_sdk._openai")
     from kimi_sdk._openai import AsyncConnections
 
     return AsyncConnections(endpoint, timeout_s=timeout_s)

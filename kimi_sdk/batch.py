@@ -5,25 +5,28 @@ Each prompt goes to a fork of the chat, so all begin with the chat's history and
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from os import PathLike
 from threading import Lock
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, overload
+from typing import Any, Final, Generic, Self, overload
 
 from typing_extensions import TypeVar, override
 
-from backends.json import Json, JsonObject, as_object, as_str
-from kimi_sdk.batch_file import BatchFile, key_of
+from backends.json import JsonObject, as_object, as_str
+from kimi_sdk.batch_file import BatchFile
+from kimi_sdk.batch_jobs import AnyChat, Asked, Job, jobs_of, limit_of
 from kimi_sdk.batch_progress import Bar
 from kimi_sdk.errors import AuthenticationFailed, InvalidInput, KimiError, PermissionRefused, QuotaExhausted
-from kimi_sdk.parts import Question, content_of
+from kimi_sdk.parts import Question
 from kimi_sdk.reply import Reply, usage_json, with_output
 from kimi_sdk.structured import Misfit, output_of
+from kimi_sdk.tools_result import said_by
 from pricing.usage import TokenUsage
 
 T_co = TypeVar("T_co", covariant=True, default=object)
@@ -31,6 +34,7 @@ T_co = TypeVar("T_co", covariant=True, default=object)
 _HOPELESS: Final = (AuthenticationFailed, PermissionRefused, QuotaExhausted)
 """What the next prompt would be answered with as well; nothing further is sent then."""
 _NO_USAGE: Final = TokenUsage()
+_log: Final = logging.getLogger("kimi_sdk.batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,30 +115,6 @@ class Batch(Sequence[BatchItem[T_co]]):
         return f"Batch({len(self)} items, {len(self.errors)} errors, cost={self.cost})"
 
 
-class AnyChat(Protocol):
-    """What a batch needs of a chat, sync or async; `ask` and `run` give a reply or one to wait for."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def effort(self) -> Any: ...
-    @property
-    def tier(self) -> Any: ...
-    @property
-    def tools(self) -> Any: ...
-    @property
-    def messages(self) -> list[JsonObject]: ...
-    @property
-    def usage(self) -> TokenUsage: ...
-    @property
-    def cost(self) -> Decimal: ...
-    @property
-    def estimated_cost(self) -> Decimal: ...
-    @property
-    def unpriced(self) -> int: ...
-    def fork(self) -> Any: ...
-
-
 def map_sync(
     chat: AnyChat,
     prompts: Iterable[Question],
@@ -147,20 +127,22 @@ def map_sync(
     resume: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> Batch[Any]:
-    """See `Chat.map`. Threads ask; Ctrl-C waits for the answers under way, so that they are kept."""
-    asked = _Asked(output, stop, max_completion_tokens, max_rounds)
+    """See `Chat.map`. Threads ask; Ctrl-C waits for the answers under way, so that they are kept. A second one
+    does not wait: they are kept when they come, as long as the process lasts."""
+    asked = Asked(output, stop, limit_of(chat, max_completion_tokens), max_rounds)
     threads = _checked(concurrency)
     with _Run(chat, prompts, asked, resume, progress) as run:
 
-        def work(job: _Job) -> None:
-            if run.goes_on(job):
-                fork = chat.fork()
-                try:
-                    reply = asked.of(fork, job)
-                except KimiError as err:
-                    run.failed(job, fork, err)
-                else:
-                    run.done(job, fork, reply)
+        def work(job: Job) -> None:
+            with run.held():
+                if run.goes_on(job):
+                    fork = chat.fork()
+                    try:
+                        reply = asked.of(fork, job)
+                    except Exception as err:  # what the application's own code raises costs this prompt, not all
+                        run.failed(job, fork, _told(err))
+                    else:
+                        run.done(job, fork, reply)
 
         pool = ThreadPoolExecutor(threads, thread_name_prefix="kimi-map")
         try:
@@ -184,7 +166,7 @@ async def map_async(
     progress: bool = True,
 ) -> Batch[Any]:
     """See `AsyncChat.map`. Cancelling it cancels the answers under way."""
-    asked = _Asked(output, stop, max_completion_tokens, max_rounds)
+    asked = Asked(output, stop, limit_of(chat, max_completion_tokens), max_rounds)
     at_once = _checked(concurrency)
     with _Run(chat, prompts, asked, resume, progress) as run:
         waiting = iter(run.jobs)
@@ -196,8 +178,8 @@ async def map_async(
                 fork = chat.fork()
                 try:
                     reply = await asked.of(fork, job)
-                except KimiError as err:
-                    run.failed(job, fork, err)
+                except Exception as err:  # as in map_sync
+                    run.failed(job, fork, _told(err))
                 else:
                     run.done(job, fork, reply)
 
@@ -211,40 +193,6 @@ async def map_async(
         return run.batch()
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """How each prompt is asked."""
-
-    output: Any
-    stop: str | Sequence[str]
-    max_completion_tokens: int | None
-    max_rounds: int
-
-    def of(self, fork: Any, job: "_Job") -> Any:
-        """The reply, or what to wait for."""
-        options: dict[str, Any] = {
-            "output": self.output,
-            "stop": self.stop,
-            "max_completion_tokens": self.max_completion_tokens,
-        }
-        if fork.tools:
-            return fork.run(job.prompt, max_rounds=self.max_rounds, **options)
-        return fork.ask(job.prompt, **options)
-
-    def as_json(self) -> JsonObject:
-        """What of it an answer depends on."""
-        stop: Json = self.stop if isinstance(self.stop, str) else [*self.stop]
-        form = None if self.output is None else output_of(self.output).response_format
-        return {"output": form, "stop": stop, "limit": self.max_completion_tokens}
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    index: int
-    prompt: Question
-    key: str
-
-
 class _Run:
     """One batch under way. What finishes an item may be called from any thread."""
 
@@ -252,15 +200,16 @@ class _Run:
         self,
         chat: AnyChat,
         prompts: Iterable[Question],
-        asked: _Asked,
+        asked: Asked,
         resume: str | PathLike[str] | None,
         progress: bool,
     ) -> None:
         self._asked = asked
         self._lock = Lock()
         self._hopeless: KimiError | None = None
+        self._is_over = False
         self._open = ExitStack()
-        all_jobs = [*_jobs(chat, prompts, asked, with_keys=resume is not None)]
+        all_jobs = [*jobs_of(chat, prompts, asked, with_keys=resume is not None)]
         self._file = None if resume is None else self._open.enter_context(BatchFile(resume))
         self._items: list[BatchItem[Any] | None] = [self._resumed(job) for job in all_jobs]
         self.jobs = [job for job in all_jobs if self._items[job.index] is None]
@@ -275,16 +224,31 @@ class _Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._lock:
+            self._is_over = True
         self._open.close()
 
-    def goes_on(self, job: _Job) -> bool:
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The file stays open meanwhile, whatever becomes of the batch."""
+        if self._file is None:
+            yield
+            return
+        with self._lock:
+            file = None if self._is_over else self._file.hold()
+        with nullcontext() if file is None else file:
+            yield
+
+    def goes_on(self, job: Job) -> bool:
         """Whether to ask this one; where it is hopeless it has its error already."""
+        if self._is_over:
+            return False
         if self._hopeless is None:
             return True
         self._keep(BatchItem(job.index, job.prompt, None, self._hopeless))
         return False
 
-    def done(self, job: _Job, fork: AnyChat, reply: Reply[Any]) -> None:
+    def done(self, job: Job, fork: AnyChat, reply: Reply[Any]) -> None:
         """The prompt has its reply."""
         item = _item(job, fork, reply, None)
         record: JsonObject = {
@@ -295,12 +259,12 @@ class _Run:
             "estimated": str(item.estimated),
             "reply": reply.to_json(),
         }
-        with self._lock:
-            if self._file is not None:
-                self._file.append(job.key, record)
+        # One that its output limit cut is no finished answer: it is asked again when the batch is resumed.
+        if self._file is not None and reply.finish_reason != "length":
+            self._file.append(job.key, record)
         self._keep(item)
 
-    def failed(self, job: _Job, fork: AnyChat, err: KimiError) -> None:
+    def failed(self, job: Job, fork: AnyChat, err: KimiError) -> None:
         """The prompt has an error; it is asked again when the batch is resumed."""
         if isinstance(err, _HOPELESS):
             self._hopeless = err
@@ -315,13 +279,15 @@ class _Run:
             self._items[item.index] = item
             self._bar.step(item.cost, is_error=item.error is not None)
 
-    def _resumed(self, job: _Job) -> BatchItem[Any] | None:
+    def _resumed(self, job: Job) -> BatchItem[Any] | None:
         """The item as an earlier run left it, None where it did not finish it."""
         record = None if self._file is None else self._file.take(job.key)
         if record is None:
             return None
         try:
             reply = self._read(Reply.from_json(as_object(record["reply"]) or {}))
+            if reply.finish_reason == "length":
+                return None
             usage: dict[str, Any] = as_object(record["usage"]) or {}
             return BatchItem(
                 job.index,
@@ -345,28 +311,17 @@ class _Run:
         )
 
 
-def _jobs(chat: AnyChat, prompts: Iterable[Question], asked: _Asked, *, with_keys: bool) -> Iterator[_Job]:
-    if isinstance(prompts, str):
-        raise InvalidInput("map takes a list of prompts; for a single one there is ask")
-    key: Callable[[Question], str] = lambda prompt: ""  # noqa: E731  # the usual case needs none
-    if with_keys:
-        tier: Json = chat.tier
-        effort: Json = chat.effort
-        tools: list[Json] = [*chat.tools.definitions] if chat.tools else []
-        around = key_of(chat.model, effort, tier, tools, [*chat.messages], asked.as_json())
-        key = lambda prompt: _key(around, prompt)  # noqa: E731
-    for index, prompt in enumerate(prompts):
-        yield _Job(index, prompt, key(prompt))
+def _told(err: Exception) -> KimiError:
+    """The error of an item. Code of the application runs within a call (`approve`, for one), and may raise any."""
+    if isinstance(err, KimiError):
+        return err
+    _log.warning("a prompt was given up", exc_info=err)
+    told = KimiError(f"{type(err).__name__} was raised while this prompt was asked (by approve?): {said_by(err)}")
+    told.__cause__ = err
+    return told
 
 
-def _key(around: str, prompt: Question) -> str:
-    try:
-        return key_of(around, content_of(prompt))
-    except InvalidInput:
-        return ""  # has no line: asking for it gives the error
-
-
-def _item(job: _Job, fork: AnyChat, reply: Reply[Any] | None, err: KimiError | None) -> BatchItem[Any]:
+def _item(job: Job, fork: AnyChat, reply: Reply[Any] | None, err: KimiError | None) -> BatchItem[Any]:
     return BatchItem(job.index, job.prompt, reply, err, fork.usage, fork.cost, fork.estimated_cost, fork.unpriced)
 
 

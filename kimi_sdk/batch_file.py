@@ -7,9 +7,11 @@ prompts may be added, moved or taken out, and one that was changed is asked anew
 
 import os
 from collections import deque
+from contextlib import suppress
 from hashlib import sha256
 from os import PathLike, fspath
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Final, Self
 
@@ -26,18 +28,22 @@ def key_of(*asked: Json) -> str:
 
 
 class BatchFile:
-    """An open file of finished items. Not for two threads at once."""
+    """An open file of finished items; items may be added from any thread. Whoever may still add one `holds` it, so
+    that an answer which comes after the batch was given up is kept as well."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         """Reads what is there, or makes the file. Raises `InvalidInput` where it cannot, and for a file that holds
         anything else: nothing is ever added to such."""
         self._path = Path(fspath(path))
         self._records: dict[str, deque[JsonObject]] = {}
+        self._lock = Lock()
+        self._holders = 1
         try:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as err:
             raise InvalidInput(f"cannot open {self._path} to keep the batch in: {err.strerror}") from err
         try:
+            self._lock_file()
             self._read()
         except BaseException:
             self.close()
@@ -49,14 +55,30 @@ class BatchFile:
         return held.popleft() if held else None
 
     def append(self, key: str, record: JsonObject) -> None:
-        """Keeps a finished item."""
+        """Keeps a finished item. Raises `InvalidInput` where it cannot be written, and after the last `close`: the
+        number of the file may be that of another one by then."""
         line = memoryview(encode({"v": _VERSION, "key": key, **record}) + b"\n")
-        while line:
-            line = line[os.write(self._fd, line) :]
+        with self._lock:
+            if not self._holders:
+                raise InvalidInput(f"{self._path} is closed, so this item cannot be kept; resume the batch")
+            try:
+                while line:
+                    line = line[os.write(self._fd, line) :]
+            except OSError as err:
+                raise InvalidInput(f"cannot write to {self._path}: {err.strerror}") from err
+
+    def hold(self) -> Self:
+        """Keeps it open until one more `close`."""
+        with self._lock:
+            self._holders += 1
+        return self
 
     def close(self) -> None:
-        """Closes the file."""
-        os.close(self._fd)
+        """Closes the file, where nobody else holds it."""
+        with self._lock:
+            self._holders -= 1
+            if not self._holders:
+                os.close(self._fd)
 
     def __enter__(self) -> Self:
         return self
@@ -65,6 +87,21 @@ class BatchFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _lock_file(self) -> None:
+        """Two batches at once would pay for the same prompts, and take each other's last line for a cut one."""
+        with suppress(ImportError):  # Windows
+            import fcntl
+
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as err:
+                raise InvalidInput(
+                    f"{self._path} is in use by another batch, of this or another process; wait for its end, or "
+                    "name another file"
+                ) from err
+            except OSError:
+                return  # a file system without locks
 
     def _read(self) -> None:
         whole = 0

@@ -1,8 +1,9 @@
 """`Chat`: a conversation with Kimi that keeps its thinking and knows what it costs."""
 
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from os import PathLike
-from threading import Lock, get_ident
+from threading import Lock, Thread, current_thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -14,6 +15,7 @@ from kimi_sdk.drive import drive
 from kimi_sdk.errors import InvalidInput
 from kimi_sdk.events import Done, Event
 from kimi_sdk.inside import refuse_inside
+from kimi_sdk.loading import loaded
 from kimi_sdk.parts import Question
 from kimi_sdk.questions import Asked
 from kimi_sdk.reply import Reply
@@ -248,21 +250,31 @@ class Chat(Conversation):
             logic = self._begin(plan)
             line = self._shared.enter(self).line()
             try:
-                yield from drive(logic, line, self._tools, self)
+                with closing(drive(logic, line, self._tools, self)) as events:
+                    for event in events:
+                        yield event
+                        self._turnstile.hand_over()
             finally:
                 _close(self._shared.exit())
 
 
 class _Turnstile:
-    """Lets one call at a time through. Whoever is inside already would wait for itself: that is refused."""
+    """Lets one call at a time through. Whoever is inside already would wait for itself: that is refused.
+
+    Inside is the thread that went on with the call last, for a stream may be begun in one and heard in others.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._owner: int | None = None
+        self._owner: Thread | None = None
+
+    def hand_over(self) -> None:
+        """The call goes on in this thread."""
+        self._owner = current_thread()
 
     def __enter__(self) -> None:
-        me = get_ident()
-        if self._owner == me and self._lock.locked():
+        me = current_thread()
+        if self._owner is me and self._lock.locked():
             raise InvalidInput("a stream of this chat is still open; close it first, or ask a fork()")
         self._lock.acquire()
         self._owner = me
@@ -279,6 +291,7 @@ def _close(connections: "Connections | None") -> None:
 
 def _connect(endpoint: Endpoint, timeout_s: float) -> "Connections":
     # Here, because loading openai takes most of a second and `import kimi_sdk` shall not.
+    loaded("kimi_sdk._openai")
     from kimi_sdk._openai import Connections
 
     return Connections(endpoint, timeout_s=timeout_s)

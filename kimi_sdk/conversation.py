@@ -6,20 +6,35 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
 from uuid import uuid4
 
 from typing_extensions import override
 
-from backends.json import JsonObject, encode
+from backends.json import JsonObject
 from kimi_sdk.amounts import checked_money
-from kimi_sdk.checks import checked_count, checked_limit, checked_tier, checked_ttl, one_of, own_price, write_whole
+from kimi_sdk.checks import (
+    checked_addresses,
+    checked_arguments,
+    checked_count,
+    checked_limit,
+    checked_model,
+    checked_tier,
+    checked_timeout_s,
+    checked_ttl,
+    one_of,
+    own_price,
+    shipped_cards,
+    warned_of_limit,
+    write_whole,
+    written,
+)
 from kimi_sdk.errors import InvalidInput, NothingToResume
 from kimi_sdk.exchange import Call, Estimate, Settings, estimate_of
+from kimi_sdk.inside import caller
 from kimi_sdk.meter import Account, Meter
-from kimi_sdk.notices import CachePrefixBroken, SmallOutputLimit, warn
+from kimi_sdk.notices import CachePrefixBroken, warn
 from kimi_sdk.parts import sendable
 from kimi_sdk.place import Tier, Ttl, place_of
 from kimi_sdk.prices import Tariff
@@ -33,15 +48,13 @@ from kimi_sdk.talk import Plan, Talk
 from kimi_sdk.thread import Thread, checked_turns
 from kimi_sdk.tools import AnyTool, Approve, Function, ToolBox
 from kimi_sdk.wire import endpoint_of
-from pricing.cards import load_cards
-from pricing.rates import CardBook
 from pricing.usage import TokenUsage
 
 DEFAULT_MODEL: Final = "kimi-k3.1-pro"
 MAX_ROUNDS: Final = 16
-_SANE_LIMITS: Final[Mapping[str | None, int]] = {"low": 1_000, "high": 8_000, "max": 16_000, None: 16_000}
-"""For unset and max the vendor's recommendation; for the others what their thinking usually takes, twice."""
-_WORLD: Final = World(lambda: datetime.now(UTC).timestamp(), time.monotonic, random.random, lambda: uuid4().hex)
+_WORLD: Final = World(
+    lambda: datetime.now(UTC).timestamp(), time.monotonic, random.random, lambda: uuid4().hex, caller
+)
 
 
 class Conversation:
@@ -68,10 +81,9 @@ class Conversation:
         max_retries: int = 2,
     ) -> None:
         """Raises `InvalidInput`. Sends nothing."""
-        if not model:
-            raise InvalidInput("model must not be empty")
-        if not timeout_s > 0:
-            raise InvalidInput(f"timeout_s must be more than 0 seconds, not {timeout_s}")
+        checked_model(model)
+        checked_arguments(tools=tools, approve=approve, meter=meter, prices=prices)
+        checked_addresses(base_url=base_url, api_key=api_key, dialect=dialect)
         self._endpoint = endpoint_of(base_url, api_key, os.environ)  # noqa: TID251  # the SDK's one reading of it
         self._place = place_of(self._endpoint.host, dialect)
         self._model = model
@@ -80,7 +92,7 @@ class Conversation:
         self._ttl = checked_ttl(ttl, self._place)
         self._tools = ToolBox(tools, approve=approve)
         self._limit = checked_limit(max_completion_tokens)
-        self._timeout_s = timeout_s
+        self._timeout_s = checked_timeout_s(timeout_s)
         self._max_retries = checked_count("max_retries", max_retries)
         self._own_price = own_price(prices)
         cap = checked_money(max_cost)
@@ -125,6 +137,11 @@ class Conversation:
     def ttl(self) -> Ttl | None:
         """How long the server is asked to keep the conversation cached."""
         return self._ttl
+
+    @property
+    def max_completion_tokens(self) -> int | None:
+        """The output limit of calls that name none themselves, in tokens."""
+        return self._limit
 
     @property
     def tools(self) -> ToolBox:
@@ -183,15 +200,25 @@ class Conversation:
         return None if self._cap is None else self._cap.max_cost
 
     @property
+    def left(self) -> Decimal | None:
+        """Dollars that a further call may cost, by `max_cost` and the meter's limit; None where there is none."""
+        tightest = self._settings().account.tightest()
+        return None if tightest is None else tightest[1]
+
+    @property
     def meter(self) -> Meter | None:
         """The meter that was given to it."""
         return self._meter
 
-    def estimate(self, question: Asked, *, max_completion_tokens: int | None = None) -> Estimate:
-        """What asking this will come to. Sends nothing. Raises `InvalidInput`."""
+    def estimate(
+        self, question: Asked, *, output: Any = None, max_completion_tokens: int | None = None
+    ) -> Estimate:
+        """What asking this will come to, in one request: where an `output` has to be repaired, that is another.
+        Sends nothing. Raises `InvalidInput`."""
         turns = [*self._thread.turns, *question_turns(question, self._place.dialect)]
         limit = checked_limit(max_completion_tokens) or self._limit
-        call = Call(self._manner(), turns, Wish(limit=limit), self._thread.counted)
+        form = None if output is None else output_of(output).response_format
+        call = Call(self._manner(), turns, Wish(limit=limit, format=form), self._thread.counted)
         return estimate_of(call, self._settings())
 
     # --- copies -----------------------------------------------------------------------------------------------
@@ -229,6 +256,7 @@ class Conversation:
             usage=totals.usage,
             cost=totals.cost,
             estimated=totals.estimated,
+            doubtful=totals.doubtful,
             replies=totals.replies,
             unpriced=totals.unpriced,
         )
@@ -278,6 +306,7 @@ class Conversation:
                     saved.usage,
                     saved.cost,
                     estimated=saved.estimated,
+                    doubtful=saved.doubtful,
                     replies=saved.replies,
                     unpriced=saved.unpriced,
                 )
@@ -310,7 +339,7 @@ class Conversation:
         if output is not None and prefix:
             raise InvalidInput("prefix and output exclude one another: JSON begins in its own way")
         limit = checked_limit(max_completion_tokens) or self._limit
-        self._check_sanity(limit)
+        self._has_warned = self._has_warned or warned_of_limit(limit, self._effort)
         wanted = None if output is None else output_of(output)
         wish = Wish(
             opening=Opening(sendable(prefix)),
@@ -318,6 +347,8 @@ class Conversation:
             limit=limit,
             format=None if wanted is None else wanted.response_format,
         )
+        if wish.format is not None:
+            written("the output's schema", wish.format)
         turns = tuple(question_turns(question, self._place.dialect))
         rounds = checked_count("max_rounds", rounds)
         return Plan(turns, wish, wanted, rounds if self._tools else 0)
@@ -329,31 +360,12 @@ class Conversation:
                 raise NothingToResume("no answer of this chat broke off since its last question")
             plan = self._broken
         else:
-            self._check_calls(plan)
+            self._thread.check_question(plan.turns)
             self._broken = None
         return Talk(self._manner(), self._settings(), self._thread, plan, self._remember).run()
 
     def _remember(self, plan: Plan | None) -> None:
         self._broken = plan
-
-    def _check_calls(self, plan: Plan) -> None:
-        """Raises `InvalidInput` for a question where the model waits for the results of its calls."""
-        waiting = self._thread.open_calls
-        if waiting and not all(turn.startswith(b'{"role":"tool"') for turn in plan.turns):
-            raise InvalidInput(
-                f"the model waits for the results of {', '.join(waiting)}: ask([ToolResult(call, content), …]) "
-                "gives them; run() and stream() call the chat's tools by themselves"
-            )
-
-    def _check_sanity(self, limit: int | None) -> None:
-        sane = _SANE_LIMITS[self._effort]
-        if limit is not None and limit < sane and not self._has_warned:
-            self._has_warned = True
-            warn(
-                SmallOutputLimit,
-                f"max_completion_tokens {limit:,} limits thinking and answer together; at effort "
-                f"{self._effort or 'unset (max)'} fewer than {sane:,} often leave no answer",
-            )
 
     def _prefix_breaks(self, why: str, *, always: bool = False) -> None:
         if always or self._thread.has_answer:
@@ -372,18 +384,13 @@ class Conversation:
             self._effort,
             self._tier,
             self._ttl,
-            encode(definitions) if definitions else b"",
+            written("the tools", definitions) if definitions else b"",
             self._conversation,
         )
 
     def _settings(self) -> Settings:
         dialect = self._place.dialect
-        tariff = Tariff(_shipped_cards(), dialect.seller, self._own_price, any_seller=self._place.is_gateway)
+        tariff = Tariff(shipped_cards(), dialect.seller, self._own_price, any_seller=self._place.is_gateway)
         shared = [meter for meter in (self._cap, self._meter) if meter is not None]
         account = Account(self._totals, *shared)
         return Settings(self._endpoint, tariff, account, _WORLD, self._max_retries, self._timeout_s)
-
-
-@cache
-def _shipped_cards() -> CardBook:
-    return load_cards()

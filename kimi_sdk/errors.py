@@ -22,7 +22,7 @@
           BudgetExceeded        402: this key's own budget at the gateway is used up (also a BudgetError)
         RateLimited             429: too many requests or tokens; `retry_after_s` says when to come back
         Overloaded              the model's servers are full, or the gateway cannot serve just now
-        ServerFailed            5xx: something broke on the other side
+        ServerFailed            5xx: something broke on the other side; 3xx: it sends elsewhere, not followed
 
 What may help is repeated before it is raised (`kimi_sdk.retry`), and never after content has been given out. The
 three that carry a reply stand in `kimi_sdk.broken`.
@@ -181,4 +181,4 @@ class Overloaded(RequestRefused):
 
 
 class ServerFailed(RequestRefused):
-    """Something broke on the other side."""
+    """Something broke on the other side, or it sends elsewhere: redirects are not followed."""

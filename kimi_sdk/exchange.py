@@ -11,18 +11,19 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 
-from kimi_sdk.amounts import dollars
+from backends.json import encode
+from kimi_sdk.amounts import dollars, exact
 from kimi_sdk.broken import StreamCut
-from kimi_sdk.errors import ConnectionFailed, KimiError, MaxCostReached
+from kimi_sdk.errors import BadReply, ConnectionFailed, InvalidInput, KimiError, MaxCostReached, NoAnswerInTime
 from kimi_sdk.events import TextDelta, ThinkingDelta
 from kimi_sdk.hearing import Broken, Hearing, is_incomplete
 from kimi_sdk.meter import Account, Hold, Meter
 from kimi_sdk.prices import DEFAULT_OUTPUT_TOKENS, SMALLEST_DEFAULT_TOKENS, Price, Tariff
 from kimi_sdk.refusal import refusal, refusal_in_stream
-from kimi_sdk.reply import EFFORT_UNSET, Reading, Reply, read_body, read_reply
-from kimi_sdk.request import Manner, Wish, request_body, request_headers
+from kimi_sdk.reply import EFFORT_UNSET, Reading, Reply, partial_reply, read_body, read_reply
+from kimi_sdk.request import Manner, Wish, opening_turns, request_body, request_headers
 from kimi_sdk.retry import Standing, may_be_billed, pause_before_retry_s
-from kimi_sdk.sizes import Counted, prompt_estimate
+from kimi_sdk.sizes import Counted, most_written, prompt_estimate
 from kimi_sdk.steps import HangUp, Head, Logic, Post, Read, Sleep, World
 from kimi_sdk.wire import Answer, Endpoint
 from pricing.estimate import Estimate as TokenEstimate
@@ -32,6 +33,7 @@ from pricing.usage import TokenUsage
 _LOOK_AGAIN_S: Final = 0.02
 _STREAM: Final = "text/event-stream"
 _NO_TOKENS: Final = TokenEstimate(0, 0, 0)
+_BILLS: Final = frozenset({"gateway", "upstream", "cards"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,10 @@ def bounds_of(call: Call, settings: Settings) -> Bounds:
     manner = call.manner
     model = manner.place.model_at(manner.model, manner.tier)
     day = datetime.fromtimestamp(settings.world.now_s(), UTC).date()
+    turns = [*call.turns, *opening_turns(call.wish.opening, manner.place.dialect)]
+    form = b"" if call.wish.format is None else encode(call.wish.format)
     return Bounds(
-        prompt_estimate(call.turns, manner.tools, call.counted),
+        prompt_estimate(turns, manner.tools, call.counted, form=form),
         call.wish.limit,
         settings.tariff.price_before(model, manner.tier, day),
     )
@@ -119,27 +123,27 @@ class Exchange:
         self._settings = settings
         self._bounds = bounds_of(call, settings)
         self._heard: Hearing | None = None
+        self._said: Reply | None = None  # what a whole body held, good or not
         self._is_under_way = False
+        self._is_doubtful = False
+        self._hold: Hold | None = None
 
     def run(self) -> Logic[Reply]:
         """Events as they come; the reply. Raises `KimiError`; `StreamCut` once something was given out."""
-        hold = yield from self._reserve()
+        hold = self._hold = yield from self._reserve()
         key = self._settings.world.new_key()
-        body = self._body()
         try:
-            reply = yield from self._attempts(body, request_headers(self._call.manner, key))
-            hold.settle(reply.usage, reply.cost, self._estimated_cost(reply))
+            reply = yield from self._attempts(self._body(), request_headers(self._call.manner, key))
+            self._settle(hold, reply)
             return reply
         except KimiError as err:
-            if isinstance(err, StreamCut):
-                hold.settle_broken(err.reply.cost)
-            elif may_be_billed(err):
-                hold.settle_broken(self._likely_cost(_NO_TOKENS))
+            self._settle_failed(hold, err)
             raise
         finally:  # left by the application, or interrupted
             if self._is_under_way:
-                output = _NO_TOKENS if self._heard is None else self._heard.output_estimate()
-                hold.settle_broken(self._likely_cost(output))
+                self._settle_left(hold)
+            elif self._is_doubtful:
+                hold.settle_broken(self._likely_cost(_NO_TOKENS), hold.bound)
             hold.release()
 
     # --- sending and hearing ----------------------------------------------------------------------------------
@@ -147,7 +151,7 @@ class Exchange:
     def _attempts(self, body: bytes, headers: dict[str, str]) -> Logic[Reply]:
         settings = self._settings
         for repeats in range(settings.max_retries + 1):
-            self._heard = None
+            self._heard = self._said = None
             self._is_under_way = True
             try:
                 reply = yield from self._attempt(body, headers)
@@ -155,6 +159,7 @@ class Exchange:
                 return reply
             except KimiError as err:
                 self._is_under_way = False
+                self._is_doubtful = self._is_doubtful or may_be_billed(err)
                 yield HangUp()
                 self._refuse_repeat(err)
                 standing = Standing(
@@ -179,7 +184,8 @@ class Exchange:
         held = read_body(answer)
         if held.get("error"):  # the gateway had begun to keep the connection alive, so the status was out
             raise refusal(answer, self._settings.endpoint, now_s)
-        reply = read_reply(answer, held, self._reading())
+        self._said = partial_reply(answer, held, self._reading())  # what it cost is told by a bad answer too
+        reply = self._said = read_reply(answer, held, self._reading())
         if reply.thinking:
             yield ThinkingDelta(reply.thinking)
         if reply.text:
@@ -190,13 +196,25 @@ class Exchange:
         heard = Hearing(head, self._reading(), calls_wanted=bool(self._call.manner.tools))
         self._heard = heard
         while heard.ended is None:
-            data: bytes = yield Read()
+            data = yield from self._next(heard)
+            if self._hold is not None:
+                self._hold.holder = self._settings.world.caller()  # who gets the events now
             yield from heard.feed(data)
         if isinstance(heard.ended, Broken):
             raise self._error_of(heard.ended, head)
         yield from heard.opening()
         yield HangUp(is_over=True)
         return heard.reply()
+
+    def _next(self, heard: Hearing) -> Logic[bytes]:
+        """The next bytes. Where the connection breaks after the last word, that is the end of the body."""
+        try:
+            data: bytes = yield Read()
+        except ConnectionFailed:
+            if not heard.is_whole:
+                raise
+            return b""
+        return data
 
     def _error_of(self, broken: Broken, head: Head) -> KimiError:
         request_id = Answer(head.status, head.headers, b"").request_id
@@ -224,7 +242,10 @@ class Exchange:
 
     def _body(self) -> bytes:
         wish = replace(self._call.wish, limit=self._bounds.limit)
-        return request_body(self._call.manner, self._call.turns, wish)
+        try:
+            return request_body(self._call.manner, self._call.turns, wish)
+        except UnicodeEncodeError as err:
+            raise InvalidInput(f"a text of the call holds half a character: {err.reason}") from err
 
     def _reading(self) -> Reading:
         manner = self._call.manner
@@ -241,18 +262,21 @@ class Exchange:
 
     def _reserve(self) -> Logic[Hold]:
         """Sets the most that the call can cost aside where there is a limit. Without an output limit of its own
-        the call gets the largest that money is left for. Raises `MaxCostReached`."""
+        the call gets what half of the money left is enough for, so that others can go on beside it. Raises
+        `MaxCostReached`."""
         account, world = self._settings.account, self._settings.world
         until_s = world.clock_s() + self._settings.patience_s
         while True:
             tightest = account.tightest()
             if tightest is None:
                 return Hold(account.meters, None)
+            me = world.caller()
             fitting = self._fitting(tightest[1])
-            if fitting is not None and (hold := account.hold(fitting.most(self._ttl))) is not None:
+            if fitting is not None and (hold := account.hold(fitting.most(self._ttl), me)) is not None:
                 self._bounds = fitting
                 return hold
-            free = account.tightest(with_reserved=True)
+            # What a stream has set aside that the same thread holds open never comes back while this waits.
+            free = account.tightest(with_reserved=True, but_of=me)
             if free is None or self._fitting(free[1]) is None or world.clock_s() > until_s:
                 raise self._too_dear(tightest[0])
             yield Sleep(_LOOK_AGAIN_S)  # calls under way may leave enough when they end
@@ -260,17 +284,15 @@ class Exchange:
     def _fitting(self, left: Decimal) -> Bounds | None:
         """The bounds with an output limit that this much money covers; None where there is none."""
         bounds = self._bounds
-        named = bounds.limit
-        trial = replace(bounds, limit=named or DEFAULT_OUTPUT_TOKENS)
+        limit = bounds.limit
+        if limit is None and bounds.price is not None:
+            with exact():
+                half = left / 2
+            share = bounds.price.output_for(half, bounds.prompt.high, self._ttl)
+            limit = max(SMALLEST_DEFAULT_TOKENS, min(share, DEFAULT_OUTPUT_TOKENS))
+        trial = replace(bounds, limit=limit)
         most = trial.most(self._ttl)
-        if most is None or bounds.price is None:
-            return None
-        if most <= left:
-            return trial
-        if named is not None:
-            return None
-        tokens = bounds.price.output_for(left, bounds.prompt.high, self._ttl)
-        return replace(bounds, limit=tokens) if tokens >= SMALLEST_DEFAULT_TOKENS else None
+        return trial if most is not None and most <= left else None
 
     def _too_dear(self, meter: Meter) -> MaxCostReached:
         bounds = self._bounds
@@ -285,7 +307,8 @@ class Exchange:
                 'kept; give prices={"input": "2.00", "output": "10.00", …} in USD per million tokens'
             )
         else:
-            left = max_cost - spent - reserved
+            with exact():
+                left = max_cost - spent - reserved
             aside = f", {dollars(reserved)} set aside for calls under way" if reserved else ""
             text = (
                 f"the call could cost {dollars(most)} USD (up to {bounds.prompt.high:,} prompt tokens and "
@@ -298,6 +321,41 @@ class Exchange:
     def _ttl(self) -> str:
         return self._call.manner.ttl or ""
 
+    def _settle(self, hold: Hold, reply: Reply) -> None:
+        """Counts an answer that is known to have been given."""
+        most = None if reply.usage is not None else self._most_heard(reply)
+        hold.settle(reply.usage, reply.cost, self._estimated_cost(reply), most)
+
+    def _settle_failed(self, hold: Hold, err: KimiError) -> None:
+        """Counts a call that failed: what is known of its cost, else an estimate, and as the most the whole bound
+        where the other side may still be at work on it."""
+        if isinstance(err, StreamCut):
+            reply = err.reply
+            if reply.cost_source in _BILLS:
+                self._settle(hold, reply)
+            else:
+                at_work = isinstance(err.__cause__, NoAnswerInTime)
+                hold.settle_broken(reply.cost, hold.bound if at_work else self._most_heard(reply))
+        elif isinstance(err, BadReply) and self._said is not None and self._said.cost_source in _BILLS:
+            self._settle(hold, self._said)
+
+    def _settle_left(self, hold: Hold) -> None:
+        """Counts a call that was left: what came of it, and its bill where that came too."""
+        reply = self._said if self._heard is None else self._heard.reply()
+        if reply is not None and reply.cost_source in _BILLS:
+            self._settle(hold, reply)
+        elif reply is not None:
+            hold.settle_broken(self._estimated_cost(reply), self._most_heard(reply))
+        else:
+            hold.settle_broken(self._likely_cost(_NO_TOKENS), self._most(_NO_TOKENS))
+
+    def _most(self, output: TokenEstimate) -> Decimal | None:
+        price = self._bounds.price
+        return None if price is None else price.bound(self._bounds.prompt.high, output.high, self._ttl)
+
+    def _most_heard(self, reply: Reply) -> Decimal | None:
+        return self._most(most_written(_written_bytes(reply)))
+
     def _likely_cost(self, output: TokenEstimate) -> Decimal | None:
         price = self._bounds.price
         return None if price is None else price.likely(self._bounds.prompt, output)
@@ -309,3 +367,8 @@ class Exchange:
             return price.cost(reply.usage)
         said = "".join([reply.text, reply.thinking or "", *(call.arguments for call in reply.tool_calls)])
         return self._likely_cost(text_size(said.encode("utf-8", "replace")).estimate())
+
+
+def _written_bytes(reply: Reply) -> int:
+    """Bytes of all that the model wrote, its message as JSON being longer than the parts together."""
+    return len(encode(reply.message))

@@ -11,7 +11,6 @@ from kimi_sdk.events import TextDelta, ThinkingDelta
 from kimi_sdk.reply import Reading, Reply, partial_reply
 from kimi_sdk.steps import Head
 from kimi_sdk.wire import Answer
-from pricing.estimate import Estimate, estimate_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,6 @@ class Hearing:
         self._opening_due = bool(reading.opening.text)
         self.has_content = False
         self.ended: bool | Broken | None = None
-        self.text_bytes = 0
 
     def feed(self, data: bytes) -> Iterator[ThinkingDelta | TextDelta]:
         """The events in the next bytes; b"" is the end of the body."""
@@ -57,9 +55,10 @@ class Hearing:
             body["usage"] = self._usage
         return partial_reply(Answer(self._head.status, self._head.headers, b""), body, self._reading)
 
-    def output_estimate(self) -> Estimate:
-        """The output tokens that have come so far."""
-        return estimate_tokens(self.text_bytes)
+    @property
+    def is_whole(self) -> bool:
+        """All is there that an answer has: its finish reason and the count of its tokens."""
+        return self._reader.is_answered and self._usage is not None
 
     def _events(self, item: Item) -> Iterator[ThinkingDelta | TextDelta]:
         if isinstance(item, Done):
@@ -70,7 +69,6 @@ class Hearing:
             self._fold.add(item.data)
             self._usage = item.usage or self._usage
             self.has_content = self.has_content or item.commits
-            self.text_bytes += item.text_bytes + item.thought_bytes
             yield from self._deltas(item.data)
 
     def _deltas(self, data: JsonObject) -> Iterator[ThinkingDelta | TextDelta]:

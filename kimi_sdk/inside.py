@@ -1,5 +1,7 @@
 """Marks what a chat's tools do, so that a tool that asks its own chat is told so instead of waiting for itself."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,3 +28,12 @@ def refuse_inside(chat: object) -> None:
         raise InvalidInput(
             "a tool asks the chat that runs it, which waits for the tool; let it ask a fork() instead"
         )
+
+
+def caller() -> object:
+    """The task that runs just now, or the thread where there is none."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop here
+        task = None
+    return threading.current_thread() if task is None else task

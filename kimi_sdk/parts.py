@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from backends.dialect import Dialect
 from backends.json import Json, JsonObject, as_list, as_object, as_str
@@ -65,7 +65,7 @@ def video(source: Source) -> Part:
 def text_file(path: str | PathLike[str]) -> Part:
     """A file of text in UTF-8 (or UTF-16 with its mark), under its name. Raises `InvalidInput` for one that is no
     text, is empty or larger than `TEXT_FILE_MAX_BYTES`."""
-    where = Path(fspath(path))
+    where = _path(path, "text_file takes a path")
     data = _read(where, TEXT_FILE_MAX_BYTES)
     coding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
@@ -153,8 +153,16 @@ def _media(source: Source, kind: Kind) -> Part:
         return _of_bytes(bytes(source), kind, f"{len(source):,} bytes")
     if isinstance(source, str) and _URL.match(source):
         return _of_url(source, kind)
-    path = Path(fspath(source))
+    name = kind.removesuffix("_url")
+    path = _path(source, f"{name} takes a path, an address or the bytes themselves (of a stream: its read())")
     return _of_bytes(_read(path, MEDIA_MAX_BYTES), kind, str(path))
+
+
+def _path(given: object, expected: str) -> Path:
+    found: Any = fspath(given) if isinstance(given, str | PathLike) else None
+    if not isinstance(found, str):
+        raise InvalidInput(f"{expected}, not {type(given).__name__}")
+    return Path(found)
 
 
 def _of_url(url: str, kind: Kind) -> Part:

@@ -7,7 +7,7 @@ from backends.dialect import Dialect
 from backends.json import Json, encode
 from kimi_sdk.errors import InvalidInput
 from kimi_sdk.parts import Part, content_of, refused_part, sendable
-from kimi_sdk.tools_calls import ToolResult
+from kimi_sdk.tools_calls import ToolCall, ToolResult
 
 Asked: TypeAlias = str | Part | Sequence[str | Part | ToolResult]
 """What a chat can be asked: a text, parts of a question in their order, results of the calls that it waits for."""
@@ -23,8 +23,22 @@ def question_turns(question: Asked, dialect: Dialect) -> list[bytes]:
     no server takes, or this one does not."""
     asked: Any = question
     if isinstance(asked, Sequence) and asked and all(isinstance(part, ToolResult) for part in asked):
-        return [encode(part.as_message()) for part in asked]
+        return [_result_turn(part) for part in asked]
     content: Json = content_of(asked)
     if refusal := refused_part(content, dialect):
         raise InvalidInput(refusal)
     return [encode({"role": "user", "content": content})]
+
+
+def tool_turn(result: ToolResult) -> bytes:
+    """The turn that gives the model what a tool came to. Halves of characters in it become U+FFFD, or the whole
+    character where both are there: a tool that has run does not run again for one."""
+    content = result.content.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return encode({**result.as_message(), "content": content})
+
+
+def _result_turn(result: ToolResult) -> bytes:
+    if not isinstance(result.call, ToolCall):
+        raise InvalidInput(f"a ToolResult needs the ToolCall that it answers, not {result.call!r:.80}")
+    sendable(result.content)
+    return encode(result.as_message())

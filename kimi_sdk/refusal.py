@@ -58,7 +58,8 @@ def refusal(answer: Answer, endpoint: Endpoint, now_s: float) -> RequestRefused:
     """The error to raise for an answer that is one. `now_s` is Unix time, for a retry-after that is a date."""
     if 300 <= answer.status < 400:
         return _redirected(answer, endpoint)
-    fault = _without_key(fault_from_response(_status(answer), answer.headers, answer.body, now_s), endpoint)
+    body = without_key(answer.body.decode("latin-1"), endpoint).encode("latin-1")  # before a long one is shortened
+    fault = _without_key(fault_from_response(_status(answer), answer.headers, body, now_s), endpoint)
     wait_s = fault.retry_after_s
     if wait_s is None:  # a fault names no wait where waiting heals nothing; a budget that is reset is healed
         wait_s = asked_wait_s(answer.headers, "", now_s)
@@ -116,8 +117,8 @@ def _redirected(answer: Answer, endpoint: Endpoint) -> RequestRefused:
     """Redirects are not followed: conversation and key are for the address that was given, and no other."""
     to = without_key(answer.headers.get("location", "").partition("?")[0], endpoint)
     return ServerFailed(
-        f"{answer.status} from {endpoint.base_url}: it redirects to {to or 'an address it does not name'}, which is "
-        f"not followed, because the conversation was meant for the other (from {endpoint.base_url_origin}). "
+        f"{answer.status} from {endpoint.base_url}: it redirects to {to or 'an address it does not name'}, which "
+        f"is not followed, because the conversation was meant for the other (from {endpoint.base_url_origin}). "
         "If that is where the API is, give it as base_url",
         status=answer.status,
         request_id=answer.request_id,

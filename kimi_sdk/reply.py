@@ -1,17 +1,18 @@
 """One answer, typed, and how it is read from the body of a chat completion. Pure."""
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal
 
 from typing_extensions import TypeVar, override
 
-from backends.json import Json, JsonError, JsonObject, as_list, as_object, as_str, decode, encode
+from backends.json import Json, JsonError, JsonObject, as_list, as_object, as_str, decode, decode_answer, encode
 from backends.reasoning import respell_thought
 from backends.usage import Measured, read_usage
-from kimi_sdk.amounts import dollars
+from kimi_sdk.amounts import dollars, exact, is_sane
 from kimi_sdk.drawing import markdown_answer, rich_answer
 from kimi_sdk.errors import BadReply
 from kimi_sdk.place import Place
@@ -172,7 +173,7 @@ class Reading:
 def read_body(answer: Answer) -> JsonObject:
     """The object that a 200 holds. Raises `BadReply`."""
     try:
-        body = as_object(decode(answer.body))
+        body = as_object(decode_answer(answer.body.removeprefix(BOM_UTF8)))
     except JsonError as err:
         raise BadReply(f"the answer is not JSON: {err}", request_id=answer.request_id) from err
     if body is None:
@@ -275,7 +276,7 @@ def _cost(
         return cost, "unknown" if cost is None else "gateway", None
     price = reading.tariff.price(model, reading.on)
     tier = None if price is None else price.tier
-    if measured is not None and measured.charged is not None:
+    if measured is not None and measured.charged is not None and is_sane(measured.charged):
         return measured.charged, "upstream", tier
     if measured is None or price is None:
         return None, "unknown", tier
@@ -286,8 +287,6 @@ def _cost(
 def _dollars(value: Json) -> Decimal | None:
     if not isinstance(value, str):
         return None
-    try:
+    with exact():
         amount = Decimal(value)
-    except InvalidOperation:
-        return None
-    return amount if amount.is_finite() else None
+        return amount if is_sane(amount) else None  # what is below zero is no price, and would make room for more

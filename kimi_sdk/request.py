@@ -1,6 +1,6 @@
 """A chat request in the words of the server that is asked. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -95,7 +95,10 @@ def opening_turns(opening: Opening, dialect: Dialect) -> list[bytes]:
 
 def checked_stop(stop: str | Sequence[str], dialect: Dialect) -> tuple[str, ...]:
     """The texts at which an answer ends. Raises `InvalidInput` for more or longer ones than this server takes."""
-    stops: tuple[object, ...] = (stop,) if isinstance(stop, str) else tuple(stop)
+    given: object = stop
+    if not isinstance(given, Iterable):
+        raise InvalidInput(f"stop must be a text, or several, none of them empty, not {stop!r}")
+    stops: tuple[object, ...] = (given,) if isinstance(given, str) else tuple(given)
     if not all(isinstance(one, str) and one for one in stops):
         raise InvalidInput(f"stop must be a text, or several, none of them empty, not {stop!r}")
     contract = dialect.contract
@@ -104,7 +107,11 @@ def checked_stop(stop: str | Sequence[str], dialect: Dialect) -> tuple[str, ...]
     limit = contract.max_stop_bytes
     texts = tuple(str(one) for one in stops)
     for one in texts:
-        if limit and len(one.encode()) > limit:
+        try:
+            size_bytes = len(one.encode())
+        except UnicodeEncodeError as err:
+            raise InvalidInput(f"a text of stop holds half a character at position {err.start}") from err
+        if limit and size_bytes > limit:
             raise InvalidInput(f"a text of stop may have {limit} bytes at {dialect.name}: {one!r} is longer")
     return texts
 

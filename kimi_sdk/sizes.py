@@ -15,8 +15,8 @@ _MEDIA: Final[Mapping[str, Estimate]] = {
     "video_url": Estimate(16_384, 0, 131_072),
 }
 """Likely: a picture's tokens on an older vision model of the vendor's (kimi.com help, API model selection), and 16
-pictures of a video. At most: stated margins, not proofs, because what media cost on K3.1 is not published. They go by
-the kind of a part alone, for the bytes behind an address are not seen here, and few bytes may be a large picture."""
+pictures of a video. At most: stated margins, not proofs, because what media cost on K3.1 is not published. They go
+by the kind of a part alone: bytes behind an address are not seen here, and few bytes may be a large picture."""
 
 _KINDS: Final = tuple(kind.encode() for kind in _MEDIA)
 _turn: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -70,7 +70,7 @@ def _apart(message: bytes) -> tuple[bytes, Estimate]:
     media = _NONE
     texts: list[object] = []
     for raw in _parts.decode(content):
-        part = _turn.decode(raw) if bytes(raw[:1]) == b"{" else {}
+        part = _turn.decode(raw) if bytes(memoryview(raw)[:1]) == b"{" else {}
         found = [kind for kind in _MEDIA if kind in part]
         for kind in found:
             media += _MEDIA[kind]

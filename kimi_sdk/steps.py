@@ -68,9 +68,11 @@ STEPS = (Post, Read, HangUp, Sleep, RunTools)
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Time and chance: Unix seconds, a clock that only goes forward, a number in [0, 1), a fresh key."""
+    """Time and chance: Unix seconds, a clock that only goes forward, a number in [0, 1), a fresh key. `caller` is
+    the thread or task that runs the logic just now, None where nobody knows."""
 
     now_s: Callable[[], float]
     clock_s: Callable[[], float]
     draw: Callable[[], float]
     new_key: Callable[[], str]
+    caller: Callable[[], object] = lambda: None

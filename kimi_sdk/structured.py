@@ -4,6 +4,7 @@ Whatever pydantic knows is a type here: models, dataclasses, `TypedDict`, `list[
 object is sent within one, under `value`, because servers take objects only, and taken out again when it is read.
 """
 
+import logging
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
@@ -13,6 +14,7 @@ import msgspec
 from backends.json import JsonObject, as_object, as_str
 from kimi_sdk.errors import InvalidInput
 from kimi_sdk.tools_flavour import in_flavour
+from kimi_sdk.tools_result import said_by
 from kimi_sdk.tools_schema import plain_schema, problems_of
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_log: Final = logging.getLogger("kimi_sdk.structured")
 _VALUE: Final = "value"
 _FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n(?P<inside>.*)\n[ \t]*```", re.DOTALL)
 _NAME_MAX: Final = 64
@@ -60,6 +63,11 @@ class Output(Generic[T]):
             return self._adapter.validate_json(_unwrapped(held) if self._is_wrapped else held)
         except ValidationError as err:
             raise Misfit(problems_of(err), text) from err
+        except Exception as err:  # a validator of the application's own type
+            _log.warning("a validator of the output %s failed", self.name, exc_info=err)
+            raise Misfit(
+                (f"the whole: its check failed with {type(err).__name__}: {said_by(err)}",), text
+            ) from err
 
     def repair(self, misfit: Misfit) -> str:
         """The user's turn that asks for a better answer."""

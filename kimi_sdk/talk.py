@@ -12,6 +12,7 @@ from kimi_sdk.broken import StreamCut, ThinkingExhausted, TooManyRounds
 from kimi_sdk.errors import BadOutput, ContentFiltered, KimiError
 from kimi_sdk.events import Done, Usage
 from kimi_sdk.exchange import Call, Exchange, Settings
+from kimi_sdk.questions import tool_turn
 from kimi_sdk.reply import NO_OPENING, Opening, Reply, with_output
 from kimi_sdk.request import Manner, Wish
 from kimi_sdk.steps import Logic, RunTools
@@ -59,8 +60,9 @@ class Talk:
         except KimiError as err:
             self._remember(err)
             raise
-        self.thread.accept(self._turns, reply)
-        self.broke(None)
+        wants_answer = self.thread.accept(self._turns, reply)
+        rest = replace(self.plan, turns=(), wish=_without_opening(self.plan.wish), pending=None)
+        self.broke(rest if wants_answer else None)
         yield Done(reply)
         return reply
 
@@ -102,7 +104,7 @@ class Talk:
     def _run_tools(self, reply: Reply) -> Logic[None]:
         results: Sequence[ToolResult] = yield RunTools(reply.tool_calls)
         self._turns.append(encode(reply.message))
-        self._turns += [encode(result.as_message()) for result in results]
+        self._turns += [tool_turn(result) for result in results]
         yield from results
 
     def _repair(self, reply: Reply, misfit: Misfit, output: Output[Any]) -> None:

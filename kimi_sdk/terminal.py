@@ -132,11 +132,16 @@ def _once(chat: Chat, question: Question, screen: Screen) -> int:
                     last = event.text
         except KimiError as err:
             screen.end() if to_terminal else write("\n" if last and not last.endswith("\n") else "")
-            _complain(str(err))
+            _complain(_broken_off(err) if isinstance(err, StreamCut) else str(err))
             return WRONG_USAGE if isinstance(err, InvalidInput) else FAILED
     if not to_terminal and not last.endswith("\n"):
         write("\n")
     return ANSWERED
+
+
+def _broken_off(err: StreamCut) -> str:
+    """What ended an answer, without the advice for programs."""
+    return f"the answer broke off: {err.__cause__ or err}"
 
 
 def _complain(text: str) -> None:
@@ -213,7 +218,7 @@ class Dialogue:
         except KeyboardInterrupt:
             self._screen.say("(cancelled; the conversation is as before)")
         except StreamCut as err:
-            self._screen.say(f"The answer broke off: {err}\n/resume goes on with it.")
+            self._screen.say(f"T{_broken_off(err)[1:]}\n/resume goes on with it.")
         except (KimiError, OSError) as err:
             self._screen.say(f"Error: {err}")
 

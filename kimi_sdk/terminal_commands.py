@@ -25,6 +25,7 @@ Messages:
   a \\ at the end of a line       goes on with the next one
   \"\"\"                            up to the next \"\"\" all lines are one message
   @photo.png, @"my notes.md"     sends the file too (where typed, not pasted)
+  \\@name                        is an @ that names no file
   Ctrl-C                         cancels the answer, or what you have typed"""
 
 

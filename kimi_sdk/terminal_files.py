@@ -9,6 +9,7 @@ from kimi_sdk.parts import Part, Question, image, text_file, video
 from kimi_sdk.parts_types import media_type_of
 
 _NAMED: Final = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>[^\s"]+))')
+_WRITTEN: Final = re.compile(r"(?<!\S)\\@")
 _AFTER: Final = ".,;:!?)]}'"
 _HEAD_BYTES: Final = 64
 
@@ -16,14 +17,16 @@ _HEAD_BYTES: Final = 64
 def question_of(text: str) -> Question:
     """The message with the files it names behind it, pictures and videos under their names.
 
-    What follows an @ and looks like no path, such as a person's name, stays text. Raises `InvalidInput` for a path
-    that leads nowhere, and for a file that cannot be sent.
+    What follows an @ and looks like no path, such as a person's name, stays text; so does anything after an @ with
+    a backslash before it, which is left out. Raises `InvalidInput` for a path that leads nowhere, and for a file
+    that cannot be sent.
     """
     paths = [path for found in _NAMED.finditer(text) if (path := _path(found)) is not None]
-    parts: list[str | Part] = [text]
+    said = _WRITTEN.sub("@", text)
+    parts: list[str | Part] = [said]
     for path in dict.fromkeys(paths):
         parts += _parts(path)
-    return parts if len(parts) > 1 else text
+    return parts if len(parts) > 1 else said
 
 
 def _path(found: re.Match[str]) -> Path | None:
@@ -33,7 +36,10 @@ def _path(found: re.Match[str]) -> Path | None:
         if path is not None:
             return path
     if found["quoted"] or "/" in name or re.search(r"\w\.\w+$", name.rstrip(_AFTER)):
-        raise InvalidInput(f'there is no file {name.rstrip(_AFTER)}; a path with spaces is written @"like this"')
+        raise InvalidInput(
+            f'there is no file {name.rstrip(_AFTER)}; a path with spaces is written @"like this", and \\@ is '
+            "an @ that names no file"
+        )
     return None
 
 

@@ -31,7 +31,7 @@ from kimi_sdk.errors import InvalidInput
 from kimi_sdk.tools_calls import ToolCall, ToolResult
 from kimi_sdk.tools_docs import read_doc
 from kimi_sdk.tools_flavour import in_flavour, listed
-from kimi_sdk.tools_result import Unwritable, result_text, said_by, writable
+from kimi_sdk.tools_result import Unwritable, result_text, said_by
 from kimi_sdk.tools_schema import BadArguments, parameters_of
 
 P = ParamSpec("P")
@@ -183,7 +183,10 @@ class ToolBox:
         try:
             value = ready()
             return _done(call, _to_end(value) if inspect.isawaitable(value) else value)
-        except (Exception, asyncio.CancelledError) as err:  # the application's code: the model is told, and the log
+        except (
+            Exception,
+            asyncio.CancelledError,
+        ) as err:  # the application's code: the model is told, and the log
             return _failed(call, err)
 
     async def run_async(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
@@ -286,7 +289,7 @@ def _asked(approve: Approve, call: ToolCall) -> _Outcome:
 
 def _done(call: ToolCall, value: Any) -> ToolResult:
     try:
-        return ToolResult(call, writable(result_text(value)))
+        return ToolResult(call, result_text(value))
     except Unwritable as err:
         _log.warning("the result of the tool %s cannot be written as JSON: %s", call.name, err)
         return _error(call, f"{call.name} was called, but its result cannot be written as JSON: {err}", err)
@@ -309,7 +312,7 @@ def _refused(call: ToolCall, answer: object) -> ToolResult | None:
 
 
 def _error(call: ToolCall, text: str, err: BaseException | None = None) -> ToolResult:
-    return ToolResult(call, writable(f"Error: {text}"), is_error=True, error=err)
+    return ToolResult(call, f"Error: {text}", is_error=True, error=err)
 
 
 def _to_end(awaitable: Awaitable[Any]) -> Any:

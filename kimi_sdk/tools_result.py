@@ -22,11 +22,6 @@ def result_text(value: Any) -> str:
         raise Unwritable(str(err).partition("\n")[0]) from err
 
 
-def writable(text: str) -> str:
-    """The text as it is; where it cannot be written as UTF-8, such as a file name of other bytes, with escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def said_by(err: BaseException) -> str:
     """What an exception says of itself; its own code runs for that, and may fail."""
     try:

@@ -197,12 +197,12 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(
     assert list(mapped([], base_url=upstream.base_url)) == []
 
 
-def test_an_error_of_the_application_ends_the_batch(mapped: Map) -> None:
+def test_an_error_of_the_application_costs_one_prompt_and_not_the_batch(mapped: Map) -> None:
     class Mine(Exception):
         pass
 
     def approve(call: object) -> bool:
-        raise Mine
+        raise Mine("the window is closed")
 
     call = {"id": "x", "type": "function", "function": {"name": "double", "arguments": '{"number": 1}'}}
     made = answer("")
@@ -210,8 +210,14 @@ def test_an_error_of_the_application_ends_the_batch(mapped: Map) -> None:
         "finish_reason": "tool_calls",
         "message": {"role": "assistant", "tool_calls": [call]},
     }
-    with ScriptedUpstream([made], repeat_last=True) as asking, pytest.raises(Mine):
-        mapped(["a"] * 9, base_url=asking.base_url, chat={"tools": [double], "approve": approve}, concurrency=2)
+    with ScriptedUpstream([made], repeat_last=True) as asking:
+        batch = mapped(["a"] * 3, base_url=asking.base_url, chat={"tools": [double], "approve": approve})
+
+    for item in batch:
+        assert item.error is not None
+        assert "Mine was raised while this prompt was asked (by approve?): the window is closed" in str(item.error)
+        assert isinstance(item.error.__cause__, Mine)
+        assert item.cost == Decimal("0.001")  # what it had cost by then
 
 
 # --- progress -------------------------------------------------------------------------------------------------

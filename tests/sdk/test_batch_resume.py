@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from kimi_sdk import AsyncChat, InvalidInput, image
+from kimi_sdk.batch_file import BatchFile
 from support.batches import Map, answer, async_map, echo, said, sync_map
 from support.exchange import Exchange
 from support.scripted import ScriptedUpstream, play
@@ -69,6 +71,7 @@ def test_a_changed_prompt_is_asked_anew_and_a_moved_one_is_not(
 def test_other_circumstances_are_another_question(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     file = tmp_path / "batch.jsonl"
     others: list[dict[str, Any]] = [
+        {"max_completion_tokens": 20_000},
         {"system": "other"}, {"effort": "low"}, {"model": "kimi-k3"}, {"tier": "highspeed"}, {"tools": [double]},
     ]  # fmt: skip
     ways: list[dict[str, Any]] = [{}, {"stop": "x"}, *({"chat": other} for other in others)]
@@ -163,3 +166,62 @@ def test_ctrl_c_keeps_the_answers_under_way_and_asks_nothing_more(tmp_path: Path
         with pytest.raises(KeyboardInterrupt):
             sync_map([str(n) for n in range(9)], base_url=upstream.base_url, resume=file, concurrency=1)
         assert len(upstream.requests) == len(file.read_bytes().splitlines()) == 2
+
+
+def test_a_second_ctrl_c_does_not_wait_and_the_answers_under_way_are_kept_when_they_come(tmp_path: Path) -> None:
+    file, other = tmp_path / "batch.jsonl", tmp_path / "other"
+    main = threading.main_thread().ident
+    assert main is not None
+    go_on = threading.Event()
+
+    async def interrupting(exchange: Exchange) -> None:
+        for _ in range(2):
+            signal.pthread_kill(main, signal.SIGINT)
+            await asyncio.sleep(0.2)
+        await asyncio.to_thread(go_on.wait, 5)
+        await play(answer("late"), exchange)
+
+    with ScriptedUpstream([interrupting], repeat_last=True) as upstream:
+        with pytest.raises(KeyboardInterrupt):
+            sync_map(["0", "1", "2"], base_url=upstream.base_url, resume=file, concurrency=1)
+        with other.open("wb"):  # would have the number of the file, were that closed
+            with pytest.raises(InvalidInput, match="in use by another batch"):
+                sync_map(["0"], base_url=upstream.base_url, resume=file)
+            go_on.set()
+            until_s = time.monotonic() + 5
+            while not file.read_bytes().endswith(b"\n") and time.monotonic() < until_s:
+                time.sleep(0.01)
+            time.sleep(0.05)  # for the thread to let go of the file
+        assert (len(file.read_bytes().splitlines()), other.read_bytes()) == (1, b"")
+        batch = sync_map(["0"], base_url=upstream.base_url, resume=file)
+
+        assert (batch[0].resumed, len(upstream.requests)) == (True, 1)
+
+
+def test_two_batches_do_not_share_a_file_and_none_adds_to_a_closed_one(tmp_path: Path) -> None:
+    path = tmp_path / "batch.jsonl"
+    with BatchFile(path) as file:
+        with pytest.raises(InvalidInput, match="in use by another batch"):
+            BatchFile(path)
+        file.append("k", {"index": 0})
+        with file.hold():
+            pass
+        file.append("k", {"index": 1})
+    with pytest.raises(InvalidInput, match="is closed"):
+        file.append("k", {"index": 2})
+
+    with BatchFile(path) as again:
+        assert [(again.take("k") or {}).get("index") for _ in range(3)] == [0, 1, None]
+
+
+def test_an_answer_that_its_limit_cut_is_asked_for_again(mapped: Map, tmp_path: Path) -> None:
+    file = tmp_path / "batch.jsonl"
+    cut = answer("half of")
+    cut["json"]["choices"][0]["finish_reason"] = "length"
+    with ScriptedUpstream([cut, answer("the whole")]) as upstream:
+        first = mapped(["a"], base_url=upstream.base_url, resume=file)
+        second = mapped(["a"], base_url=upstream.base_url, resume=file)
+        third = mapped(["a"], base_url=upstream.base_url, resume=file)
+
+    assert [batch.replies[0].text for batch in (first, second, third)] == ["half of", "the whole", "the whole"]
+    assert [batch[0].resumed for batch in (first, second, third)] == [False, False, True]

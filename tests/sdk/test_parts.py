@@ -1,6 +1,7 @@
 """Pictures, videos and files in a question: what is taken, what is refused before it is sent."""
 
 import base64
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,13 @@ def test_what_is_named_a_type_is_one_that_moonshot_takes(data: bytes) -> None:
         ("no/such/file.png", "cannot read no/such/file.png: No such file or directory"),
         ("nul\0byte", "cannot read nul"),
         (".", "cannot read .: Is a directory"),
+        (
+            None,
+            r"image takes a path, an address or the bytes themselves \(of a stream: its read\(\)\), not NoneType",
+        ),
+        (BytesIO(b"\x89PNG"), "not BytesIO"),
+        (memoryview(b"\x89PNG"), "not memoryview"),
+        (5, "not int"),
     ],
 )
 def test_what_is_no_picture_is_refused_and_named(source: Any, reason: str) -> None:
@@ -170,6 +178,12 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path, data: bytes, reason: 
 
     with pytest.raises(InvalidInput, match=reason):
         text_file(path)
+
+
+@pytest.mark.parametrize("source", [b"", b"notes.md", None, 5, StringIO("text")])
+def test_what_is_no_path_of_a_text_file_is_refused(source: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"text_file takes a path, not {type(source).__name__}"):
+        text_file(source)
 
 
 def test_a_question_is_a_text_a_part_or_a_list_of_them() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, RootModel, TypeAdapter
+from pydantic import BaseModel, Field, RootModel, TypeAdapter, field_validator
 from typing_extensions import TypedDict
 
 from backends.json import JsonObject, as_object
@@ -151,6 +151,22 @@ def test_an_answer_that_does_not_fit_says_where_and_asks_again(text: str, proble
     asked = output.repair(caught.value)
     assert asked.startswith(f"Your answer does not fit the JSON schema City:\n- {problem}")
     assert asked.endswith("Answer again with the corrected JSON and nothing else.")
+
+
+class Checked(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def known(cls, name: str) -> str:
+        raise LookupError("the list of names is not there")
+
+
+def test_a_validator_that_breaks_is_told_like_an_answer_that_does_not_fit() -> None:
+    with pytest.raises(Misfit, match="the whole: its check failed with LookupError: the list of names") as caught:
+        output_of(Checked).read('{"name": "Oslo"}')
+
+    assert isinstance(caught.value.__cause__, LookupError)
 
 
 class Strange:

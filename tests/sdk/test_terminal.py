@@ -146,6 +146,17 @@ def test_a_path_that_leads_nowhere_is_said(folder: Path, text: str) -> None:
         question_of(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [("\\@bob.example is back", "@bob.example is back"), ("ask \\@./x and a\\@b", "ask @./x and a\\@b")],
+)
+def test_an_at_sign_behind_a_backslash_names_no_file(folder: Path, text: str, sent: str) -> None:
+    with pytest.raises(InvalidInput, match=r"\\@ is an @ that names no file"):
+        question_of("@bob.example is back")
+
+    assert question_of(text) == sent
+
+
 def test_a_file_that_cannot_be_sent_is_said(folder: Path) -> None:
     (folder / "a.pdf").write_bytes(b"%PDF-1.7\0\xff")
     with pytest.raises(InvalidInput, match="is no text"):

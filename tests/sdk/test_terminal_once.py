@@ -1,6 +1,7 @@
 """`kimi-chat` for scripts: one prompt in, one answer out, exit codes. In process, real sockets."""
 
 import io
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -173,7 +174,33 @@ def test_an_answer_that_breaks_off_ends_with_1_after_what_came(
 
     out, err = capsys.readouterr()
     assert out == "Half an ans\n"
-    assert err.startswith("kimi-chat: ")
+    assert err.startswith("kimi-chat: the answer broke off: ")
+    assert "chat.resume()" not in err  # there is no chat to resume
+
+
+def command(upstream: ScriptedUpstream, stdout: Any, **environ: str) -> subprocess.CompletedProcess[bytes]:
+    held = {"KIMI_BASE_URL": upstream.base_url, "PATH": "/usr/bin", **environ}
+    return subprocess.run(
+        [sys.executable, "-m", "kimi_sdk", "Hi"],
+        stdout=stdout, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=held, timeout=20,
+    )  # fmt: skip
+
+
+def test_an_answer_that_cannot_be_written_ends_with_1_and_no_traceback(upstream: ScriptedUpstream) -> None:
+    with open("/dev/full", "wb") as full:
+        done = command(upstream, full)
+
+    assert (done.returncode, done.stderr.decode()) == (
+        1, "kimi-chat: input or output failed: No space left on device\n",
+    )  # fmt: skip
+
+
+def test_letters_that_the_terminal_does_not_have_do_not_end_the_answer(upstream: ScriptedUpstream) -> None:
+    upstream.forget()
+    upstream.add(events({"content": "384 400 km — far"}))
+    done = command(upstream, subprocess.PIPE, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"384 400 km \\u2014 far\n", b"")
 
 
 class Interrupted(Piped):

@@ -58,7 +58,7 @@ def test_a_call_that_could_cost_more_than_is_left_is_not_sent(
     assert len(upstream.requests) == 2
 
 
-def test_a_limit_that_nobody_named_is_what_money_is_left_for(upstream: ScriptedUpstream) -> None:
+def test_a_limit_that_nobody_named_is_what_half_of_the_money_left_is_for(upstream: ScriptedUpstream) -> None:
     upstream.add(booked("0.80"), booked("0.01"))
     with Chat(base_url=upstream.base_url, max_cost="1.00") as chat:
         chat.ask("first")
@@ -67,8 +67,8 @@ def test_a_limit_that_nobody_named_is_what_money_is_left_for(upstream: ScriptedU
             Chat(base_url=upstream.base_url, max_cost="0.10").ask("third")
 
     limits = [int(str(request.json["max_completion_tokens"])) for request in upstream.requests]
-    assert 90_000 < limits[0] < 100_000
-    assert 16_000 <= limits[1] < 20_000
+    assert 45_000 < limits[0] < 50_000
+    assert limits[1] == 16_000, "never fewer than thinking and answer need"
 
 
 def test_highspeed_is_reckoned_at_its_own_price(upstream: ScriptedUpstream) -> None:
@@ -189,7 +189,9 @@ def test_an_estimate_bounds_what_the_call_comes_to(place: Place) -> None:
     assert second.prompt_tokens_max < 2 * answer.usage.prompt + 700, "what was counted is not estimated again"
 
 
-@pytest.mark.parametrize("amount", ["-1", "NaN", "much", 0.5, True, []])
+@pytest.mark.parametrize(
+    "amount", ["-1", "NaN", "much", 0.5, True, [], "1e1000000", "1e-1000000", 10**20], ids=repr
+)
 def test_an_amount_of_money_is_exact(amount: Any) -> None:
     for make in (Meter, lambda value: Chat(max_cost=value)):
         with pytest.raises(InvalidInput, match="amount of money"):
