@@ -23,8 +23,8 @@ def raw_deflate(data: bytes) -> bytes:
 
 
 PACKED = {
-    "gzip": ("gzip", gzip.compress(TEXT)),
-    "two members": ("gzip", gzip.compress(TEXT[:100]) + gzip.compress(TEXT[100:])),
+    "gzip": ("gzip", gzip.compress(TEXT, mtime=0)),
+    "two members": ("gzip", gzip.compress(TEXT[:100], mtime=0) + gzip.compress(TEXT[100:], mtime=0)),
     "zlib": ("deflate", zlib.compress(TEXT)),
     "raw deflate": ("deflate", raw_deflate(TEXT)),
 }
@@ -53,7 +53,7 @@ def test_a_packed_body_cut_at_any_byte_is_undone(name: str) -> None:
 @given(st.binary(max_size=2000), st.sampled_from(("gzip", "deflate")), st.integers(1, 50))
 @settings(max_examples=60, deadline=None)
 def test_any_body_is_undone(body: bytes, coding: str, size: int) -> None:
-    packed = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
+    packed = gzip.compress(body, mtime=0) if coding == "gzip" else zlib.compress(body)
     assert unpacked(coding, [packed[at : at + size] for at in range(0, len(packed), size)]) == body
 
 
@@ -99,7 +99,7 @@ def answered(head: bytes, body: bytes, **options: int) -> tuple[Told, int]:
 
 @pytest.mark.parametrize("coding", [b"gzip", b"x-gzip", b"GZIP ", b"deflate"])
 def test_a_packed_answer_is_read_as_if_it_were_not_and_its_connection_kept(coding: bytes) -> None:
-    packed = zlib.compress(TEXT) if coding == b"deflate" else gzip.compress(TEXT)
+    packed = zlib.compress(TEXT) if coding == b"deflate" else gzip.compress(TEXT, mtime=0)
     got, visits = answered(b"Content-Encoding: " + coding + b"\r\nX-A: 1\r\n", packed)
     assert got == Told(200, {"x-a": "1"}, TEXT, None)
     assert visits == 1
@@ -112,12 +112,14 @@ def test_an_empty_body_needs_no_packing() -> None:
 
 @pytest.mark.parametrize("coding", [b"br", b"zstd", b"gzip, gzip", b"gzip, identity"])
 def test_any_other_coding_is_a_fault(coding: bytes) -> None:
-    got, _ = answered(b"Content-Encoding: " + coding + b"\r\n", gzip.compress(TEXT))
+    got, _ = answered(b"Content-Encoding: " + coding + b"\r\n", gzip.compress(TEXT, mtime=0))
     assert got.fault is not None
     assert (got.fault.kind, got.body) == (FaultKind.SERVER, b"")
 
 
-@pytest.mark.parametrize("body", [gzip.compress(TEXT)[:-9], b"no gzip", gzip.compress(TEXT) + b"more"])
+@pytest.mark.parametrize(
+    "body", [gzip.compress(TEXT, mtime=0)[:-9], b"no gzip", gzip.compress(TEXT, mtime=0) + b"more"]
+)
 def test_a_body_that_is_not_what_it_claims_is_a_fault_after_what_could_be_read(body: bytes) -> None:
     got, _ = answered(b"Content-Encoding: gzip\r\n", body)
     assert got.fault is not None
