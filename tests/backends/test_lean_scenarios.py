@@ -84,7 +84,7 @@ globals().update(scenarios())
 
 def test_the_scenarios_run_on_the_lean_client(request: pytest.FixtureRequest) -> None:
     mine = [item for item in request.session.items if item.path == request.path]
-    assert len(mine) > 150
+    assert len(mine) > 80  # of both loops together twice as many: those of asyncio's own are long runs
     for item in mine:
         world = item.function.__globals__  # type: ignore[attr-defined]
         assert world.get("AiohttpUpstream", LeanUpstream) is LeanUpstream
