@@ -75,7 +75,7 @@ class Encoder:
         """The request for one target; None where it lacks what the request needs."""
         target = next(target for target in self.ctx.settings.targets if target.name == name)
         dialect = self.ctx.dialects[target.dialect]
-        history = self._history(target, dialect, upstream_model)
+        history = await self._in_turn(target, dialect, upstream_model)
         sending = self._sending(target, dialect, upstream_model, history)
         warmth = predict(self.recall.record, self.recall.prefix, sending, self.now_s)
         wish, lowered = self._wish(target, upstream_model, history, warmth.expected_read_tokens)
@@ -179,6 +179,14 @@ class Encoder:
             extra_body=target.extra_body,
         )
         return wish, disclosed
+
+    async def _in_turn(self, target: Target, dialect: Dialect, upstream_model: str) -> _History:
+        """The history for a target; a large one when it is its turn, so that several never hold up the loop at
+        once."""
+        if sum(map(len, self.view.messages)) < HEAVY_BYTES:
+            return self._history(target, dialect, upstream_model)
+        async with self.ctx.turnstile:
+            return self._history(target, dialect, upstream_model)
 
     def _history(self, target: Target, dialect: Dialect, upstream_model: str) -> _History:
         """The history with its thoughts put back, as far as this target's window has room for them."""

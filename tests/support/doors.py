@@ -11,6 +11,7 @@ from typing import Final, Literal
 Mode = Literal["open", "killed", "stalled", "slow", "partitioned"]
 _START_S: Final = 10.0
 _SLOW_S: Final = 0.25
+_CLOSING_S: Final = 0.1
 _RST: Final = struct.pack("ii", 1, 0)
 
 
@@ -144,6 +145,7 @@ def doors(ports: Mapping[str, int]) -> Iterator[dict[str, Door]]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(_CLOSING_S)  # transports close in later turns of the loop
 
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),), name="doors", daemon=True)
     thread.start()

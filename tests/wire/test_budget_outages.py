@@ -147,7 +147,7 @@ def check_kills(kills: int, gateways: int, seconds: float, *, seed: int = 7) -> 
         settled, bounds, _ = made.booked()
         assert 0 < settled + bounds <= whole
         assert becomes_true(lambda: made.budget(made.gateways[0])["reserved"] == 0)
-        # What a dead process had booked itself may come to the ledger later than its bound did: never less is counted.
+        # What a dead process had booked itself may come to the ledger after its bound did: never less counts.
         assert settled + bounds <= made.budget(made.gateways[0])["spent"] * NANO <= whole
 
 
