@@ -43,7 +43,7 @@ class Attempt:
         self._reply: Reply | None = None
         self.option = option
         self.committed = False
-        self.pace = Pace.begin(self._limits(), ctx.mono())
+        self.pace = Pace.begin(self._limits(), ctx.mono(), ctx.random_bits(16) / 2**16)
 
     def _limits(self) -> Limits:
         server, timing = self._ctx.settings.server, self._ctx.settings.timing

@@ -32,10 +32,12 @@ class Pace:
     finished: float | None = None  # every choice has its finish reason; only usage and the end mark may follow
 
     @classmethod
-    def begin(cls, limits: Limits, now: float) -> "Pace":
-        """Clocks that start now."""
+    def begin(cls, limits: Limits, now: float, spread: float = 0.0) -> "Pace":
+        """Clocks that start now. The first progress is due earlier by `spread` (0 to 1) of half its period: of
+        streams that began together not all are to be booked in the same turn of the loop."""
         later_s = limits.first_keepalive_s - limits.keepalive_s if limits.keepalive_s is not None else 0.0
-        return cls(limits=limits, started=now, last_sent=now + later_s, last_progress=now)
+        earlier_s = spread * limits.progress_s / 2
+        return cls(limits=limits, started=now, last_sent=now + later_s, last_progress=now - earlier_s)
 
     def wait_s(self, now: float) -> float:
         """Seconds until the next thing is due, never negative."""

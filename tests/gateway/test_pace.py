@@ -49,3 +49,13 @@ def test_a_folded_answer_starts_late_and_only_where_the_client_announced_its_pat
     )
     assert not pace.keepalive_due(103.9)
     assert pace.keepalive_due(104)
+
+
+@given(st.floats(0, 1, exclude_max=True))
+def test_streams_that_began_together_are_booked_at_different_moments(spread: float) -> None:
+    pace = Pace.begin(LIMITS, 100, spread)
+    due_s = 105 - spread * 2.5
+    assert pace.progress_due(due_s + 1e-6)
+    assert not pace.progress_due(due_s - 1e-6)
+    pace.last_progress = due_s
+    assert not pace.progress_due(due_s + 4.999), "after the first one at most every five seconds"
