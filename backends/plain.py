@@ -3,7 +3,8 @@
 Nine of ten chunks of a stream carry one piece of text or thought of choice 0 and nothing else. They are checked
 against a narrow type and go on as the bytes that they came as; at most the thought's name is put right. Whatever
 has more to say (a call, a finish reason, usage, log probabilities, a field of an engine that is not null) is no
-plain chunk and takes the long way. Measured with CPython 3.11 for a chunk of 150 bytes: 0.9 µs instead of 5.1.
+plain chunk and takes the long way. A folded answer has no null for a field that is null and first named in a plain
+chunk. Measured with CPython 3.11 for a chunk of 150 bytes: 0.9 µs instead of 5.1.
 """
 
 from typing import Final, TypeAlias
