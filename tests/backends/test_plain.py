@@ -91,7 +91,7 @@ def folded(items: list[Item]) -> Any:
 
 
 def choices(items: list[Item]) -> Any:
-    """The folded choices, without nulls that say nothing: of those of other fields only the first chunk's are kept."""
+    """The folded choices without nulls that say nothing: of other fields only the first chunk's are kept."""
     found = folded(items)["choices"]
     for choice in found:
         kept = {"content", "reasoning_content"}
