@@ -227,6 +227,9 @@ class AiohttpUpstream:
         self._open: set[AiohttpReply] = set()
         self._closed = False
 
+    def start(self, call: Call) -> None:
+        """Always None: the library opens connections and finds kept ones in one and the same step."""
+
     async def open(self, call: Call) -> Reply:
         """Sends the request. Raises `UpstreamFault`: `connect`, `tls`, `reset`; `server` for an answer that is
         not usable HTTP or a redirect; `request` for a call that cannot be put on the wire."""

@@ -53,8 +53,28 @@ class Reply(Protocol):
         ...
 
 
+class Started(Protocol):
+    """A call whose request is on its way."""
+
+    async def reply(self, wait_s: float) -> Reply | None:
+        """The answer once its head is in; None after `wait_s` seconds without one, and it may be asked again.
+
+        Raises `UpstreamFault` as `Upstream.open` does.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends a call whose reply nobody has; safe to call again."""
+        ...
+
+
 class Upstream(Protocol):
     """Opens calls. One instance per process; connections are kept alive and reused."""
+
+    def start(self, call: Call) -> Started | None:
+        """Sends the request at once over a connection that is there; None, and nothing sent, where `open` has to
+        make one. What `open` refuses is left to it."""
+        return None
 
     async def open(self, call: Call) -> Reply:
         """Sends the request. Has no time limit but the connect timeout: the caller owns the others.

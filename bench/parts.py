@@ -80,8 +80,21 @@ class Reply:
         return
 
 
+class Started:
+    """A call that is answered at once."""
+
+    async def reply(self, wait_s: float) -> Reply:
+        return Reply()
+
+    def close(self) -> None:
+        return
+
+
 class Answering:
     """An upstream that takes no time."""
+
+    def start(self, call: Call) -> Started:
+        return Started()
 
     async def open(self, call: Call) -> Reply:
         return Reply()

@@ -135,17 +135,21 @@ class Line(asyncio.Protocol):
 
     def begin(self, head: bytes, body: bytes) -> "Future[None]":
         """Sends a request; done when the answer's head is in or the line is broken. Never fails."""
+        waiter = self._waiter = self._loop.create_future()
+        self.send(head, body)
+        return waiter
+
+    def send(self, head: bytes, body: bytes) -> None:
+        """Sends a request, for whose answer nobody waits yet."""
         self._reset()
         self._busy = True
         self._deadline_s = inf
-        waiter = self._waiter = self._loop.create_future()
         if len(body) <= ONE_WRITE_BYTES:
             self.transport.write(head + body if body else head)
         else:
             self.transport.write(head)
             self._rest = memoryview(body)
             self._pump()
-        return waiter
 
     def _pump(self) -> None:
         """Sends on a large body: until the transport has enough, at most so much in one turn of the loop."""

@@ -33,6 +33,7 @@ from backends.lean.faults import TunnelRefused, connect_fault, unsendable_fault
 from backends.lean.line import Line
 from backends.lean.pool import KEEPALIVE_PLAIN_S, KEEPALIVE_TLS_S, MAX_AGE_S, MAX_IDLE_PER_HOST, Origin, Pool
 from backends.lean.reply import Reply
+from backends.lean.started import Started
 from backends.lean.request import IDEMPOTENT, request_head
 from backends.lean.unpack import CODINGS, MAX_UNPACKED_BYTES, UnpackedReply, Unpacker
 from backends.ports import Call, UpstreamFault
@@ -89,6 +90,21 @@ class LeanUpstream:
         self._addresses: dict[str, _Address] = {}
         self._origins: dict[Route, Origin] = {}
         self._closed = False
+
+    def start(self, call: Call) -> Started | None:
+        """Sends the request over a kept connection; None where there is none."""
+        address = self._addresses.get(call.url)
+        if address is None or self._is_bounded or call.method in IDEMPOTENT:
+            return None
+        try:
+            head = request_head(call.method, address.target, address.host, call.headers, len(call.body))
+        except ValueError:
+            return None
+        line = address.origin.take()
+        if line is None:
+            return None
+        line.send(head, call.body)
+        return Started(line, self._loop, self._unusual)
 
     async def open(self, call: Call) -> AnyReply:
         """Sends the request. Raises `UpstreamFault`: `connect`, `tls`, `reset`; `server` for an answer that is

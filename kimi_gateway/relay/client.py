@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kimi_gateway.errors import GatewayError, InvalidRequest, TooLarge, UnsupportedMedia
 
@@ -15,6 +15,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 _PIECE_BYTES: Final = 256 * 1024
+_SMALL_BODY_BYTES: Final = 64 * 1024
 _VALUE_CHARACTERS: Final = 4096  # x-kimi-plan is the longest
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
@@ -50,6 +51,20 @@ class BufferBudget:
         self.held_bytes -= size_bytes
 
 
+class Line(Protocol):
+    """What a server may offer beside ASGI's messages: `kimi_gateway.server.cycle.Cycle`."""
+
+    def is_ready(self) -> bool: ...
+
+    def body_now(self) -> bytes | None: ...
+
+    def start_now(self, status: int, lines: bytes, *, length_bytes: int | None) -> None: ...
+
+    def write_now(self, data: bytes) -> None: ...
+
+    def finish_now(self, data: bytes) -> None: ...
+
+
 def header(scope: Scope, name: bytes) -> str | None:
     """The first value of a request header (name in lower case), None where it is absent."""
     for key, value in scope["headers"]:
@@ -61,19 +76,50 @@ def header(scope: Scope, name: bytes) -> str | None:
 class Client:
     """One client. `head_sent` turns true with the status line; after that only the body can say anything."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, *, stall_timeout_s: float) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, *, stall_timeout_s: float, is_own_send: bool = False
+    ) -> None:
+        """`is_own_send`: `send` is the server's own, so that nobody minds where it is gone around."""
         self.scope = scope
         self.head_sent = False
+        self._headers: dict[bytes, bytes] | None = None
         self._receive = receive
         self._send = send
         self._stall_timeout_s = stall_timeout_s
         extensions = scope.get("extensions") or {}
         self._is_slow: Callable[[], bool] = extensions.get("kimi.is_slow", _unknown)
         self._on_gone: Callable[[Callable[[], object] | None], None] | None = extensions.get("kimi.on_gone")
+        self._line: Line | None = extensions.get("kimi.line") if is_own_send else None
 
     def header(self, name: bytes) -> str | None:
-        """A request header, by its lower-case name."""
-        return header(self.scope, name)
+        """A request header, by its lower-case name; the first where there are several."""
+        headers = self._headers
+        if headers is None:  # ten of them are asked for: 0.1 µs each, and 1 µs each by looking through all
+            headers = self._headers = dict(reversed(self.scope["headers"]))
+        value = headers.get(name)
+        return value.decode("latin-1") if value is not None else None
+
+    @property
+    def is_usual(self) -> bool:
+        """No header asks for anything special: none is ours, and none says how long the client waits."""
+        if self._headers is None:
+            self.header(b"")
+        for name in self._headers or ():
+            if name.startswith(b"x-") and (name.startswith(b"x-kimi-") or name == b"x-stainless-read-timeout"):
+                return False
+        return True
+
+    def body_now(self, *, max_bytes: int, budget: BufferBudget) -> bytes | None:
+        """The body as `read_body` gives it, where it is here whole; None where it must be read. Raises `TooLarge`
+        and 503 as that does."""
+        if self._line is None or self._announced_length(max_bytes) > _SMALL_BODY_BYTES:
+            return None
+        body = self._line.body_now()
+        if body is not None:
+            if len(body) > max_bytes:
+                raise _too_large(max_bytes)
+            budget.take(len(body))
+        return body
 
     def check_media(self) -> None:
         """Raises 415 unless the body is uncompressed JSON."""
@@ -162,14 +208,41 @@ class Client:
     async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Sends status and headers: the head commit."""
         self.head_sent = True
-        await self._out({"type": "http.response.start", "status": status, "headers": list(headers)})
+        line, headers = self._ready(), list(headers)
+        if line is None or any(name == b"connection" for name, _ in headers):
+            await self._out({"type": "http.response.start", "status": status, "headers": headers})
+            return
+        length_bytes, lines = None, []
+        for name, value in headers:
+            if name == b"content-length":
+                length_bytes = int(value)
+            else:
+                lines.append(b"%b: %b\r\n" % (name, value))
+        line.start_now(status, b"".join(lines), length_bytes=length_bytes)
+
+    async def start_stream(self, headers: Mapping[str, str]) -> None:
+        """Sends the head of a 200 whose length nobody knows."""
+        line = self._ready()
+        if line is None:
+            await self.start(200, encoded(headers))
+            return
+        self.head_sent = True
+        line.start_now(200, header_lines(headers), length_bytes=None)
 
     async def write(self, data: bytes) -> None:
         """Sends body bytes; waits while the client is slow. Raises `ClientStalled` beyond the limit."""
+        line = self._ready()
+        if line is not None:
+            line.write_now(data)
+            return
         await self._out({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self, data: bytes = b"") -> None:
         """Sends the last body bytes."""
+        line = self._ready()
+        if line is not None:
+            line.finish_now(data)
+            return
         await self._out({"type": "http.response.body", "body": data, "more_body": False})
 
     async def finish_slowly(self, data: bytes) -> None:
@@ -194,6 +267,11 @@ class Client:
     async def refuse(self, error: GatewayError, headers: Mapping[str, str]) -> None:
         """Sends an error as a whole answer."""
         await self.respond(error.status, {**headers, **error.headers}, error.body())
+
+    def _ready(self) -> Line | None:
+        """The server's line, where sending over it waits for nothing: 12 µs a write less than by messages."""
+        line = self._line
+        return line if line is not None and line.is_ready() else None
 
     async def _out(self, message: Message) -> None:
         if not self._is_slow():  # nothing will wait, so no timer is set: 5 µs a write
@@ -224,6 +302,14 @@ def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
         (name.encode("latin-1"), _UNPRINTABLE.sub("?", value)[:_VALUE_CHARACTERS].encode("latin-1"))
         for name, value in headers.items()
     ]
+
+
+def header_lines(headers: Mapping[str, str]) -> bytes:
+    """Header lines, each with its line end, with the values as `encoded` has them."""
+    values = "".join(headers.values())
+    if len(values) <= _VALUE_CHARACTERS and values.isascii() and values.isprintable():  # 3 µs less for a head
+        return "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode("ascii")
+    return b"".join([b"%b: %b\r\n" % pair for pair in encoded(headers)])
 
 
 def _too_large(max_bytes: int) -> TooLarge:

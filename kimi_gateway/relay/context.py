@@ -14,11 +14,13 @@ from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.metrics import Metrics
 from kimi_gateway.ports import Books, Limiter
 from kimi_gateway.relay.client import BufferBudget, Scope
+from kimi_gateway.relay.frame import Frames
 from kimi_gateway.relay.idempotent import Idempotency
+from kimi_gateway.relay.pace import Limits
 from kimi_gateway.relay.routing import Routing
 from kimi_gateway.relay.thinking import Thinking
 from kimi_gateway.relay.turnstile import Turnstile
-from kimi_gateway.settings import Settings
+from kimi_gateway.settings import Settings, Target
 from pricing.ledger.row import LedgerRow
 from pricing.rates import CardBook
 from pricing.tokens import TokenCount
@@ -39,7 +41,8 @@ class RequestLog(Protocol):
 @dataclass(slots=True)
 class Context:
     """The relay's surroundings. `settings` and `cards` are replaced whole on a reload; a request keeps the ones
-    it began with. `mono` and `wall` are seconds, `random_bits` gives that many random bits."""
+    it began with. `limits` are the periods of attempts by target, for streams and others. `mono` and `wall` are
+    seconds, `random_bits` gives that many random bits."""
 
     settings: Settings
     cards: CardBook
@@ -60,6 +63,8 @@ class Context:
     signs: FirstSigns
     counting: Counting
     routing: Routing
+    limits: dict[tuple[str, bool], tuple[Settings, Target, Limits]] = field(default_factory=dict)
+    frames: Frames = field(default_factory=Frames)
     turnstile: Turnstile = field(default_factory=Turnstile)
     allocation: Allocation = field(default_factory=Allocation)
     retries: RetryBudget = field(default_factory=lambda: RetryBudget(0.2))

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace as replace_struct
+
 from backends.catalog import foreign_fields
 from backends.dialect import Dialect
 from backends.encode import Incapable, Request, Wish, encode_request, encode_steps, is_costly
@@ -13,7 +16,7 @@ from backends.json import JsonError
 from backends.messages import MessageHead, thought_state
 from backends.ports import Call
 from kimi_gateway import __version__
-from kimi_gateway.core.effort import Effort, is_small
+from kimi_gateway.core.effort import is_small
 from kimi_gateway.core.repair import RepairPlan, placeholder_for, spliced, with_empty_thoughts
 from kimi_gateway.core.room import fitted, output_limit
 from kimi_gateway.core.sending import Sending, thought_runs
@@ -21,6 +24,7 @@ from kimi_gateway.core.view import Raw, RequestView
 from kimi_gateway.core.warmth import TTL_S, known_tokens, predict
 from kimi_gateway.errors import InvalidRequest
 from kimi_gateway.relay.context import Context
+from kimi_gateway.relay.frame import Decided
 from kimi_gateway.relay.request import Option, Options
 from kimi_gateway.relay.thinking import Recall
 from kimi_gateway.relay.turnstile import HEAVY_BYTES, in_pieces
@@ -34,23 +38,7 @@ _FRAME_TOKENS_MAX: Final = 64  # what stands around a message, see pricing.estim
 _DEFAULT_TTL: Final = "5m"  # what Moonshot writes at where nobody asks for another
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """What the gateway has decided about a request before any target is looked at. `limit` None sends none."""
-
-    effort: Effort
-    ttl: str
-    limit: int | None
-    narrow_tools_above: int
-
-    @property
-    def effort_sent(self) -> str:
-        """The effort as it is sent: a word, `none` for thinking off, `unset` where none is."""
-        return "none" if self.effort.off else self.effort.value or "unset"
-
-
-@dataclass(frozen=True, slots=True)
-class _History:
+class _History(Struct, frozen=True, gc=False):
     """The messages for one target, and what was done about their thoughts."""
 
     messages: Sequence[Raw]
@@ -75,12 +63,21 @@ class Encoder:
         """The request for one target; None where it lacks what the request needs."""
         target = next(target for target in self.ctx.settings.targets if target.name == name)
         dialect = self.ctx.dialects[target.dialect]
-        history = await self._in_turn(target, dialect, upstream_model)
+        if sum(map(len, self.view.messages)) < HEAVY_BYTES:
+            history = self._history(target, dialect, upstream_model)
+            turn = None
+        else:
+            turn = self.ctx.turnstile  # a large one when it is its turn, so that several never hold up the loop
+            async with turn:
+                history = self._history(target, dialect, upstream_model)
         sending = self._sending(target, dialect, upstream_model, history)
         warmth = predict(self.recall.record, self.recall.prefix, sending, self.now_s)
         wish, lowered = self._wish(target, upstream_model, history, warmth.expected_read_tokens)
         try:
-            request = await self._encoded(wish, dialect)
+            if turn is None and not is_costly(wish, dialect):
+                request = encode_request(wish, dialect, foreign_fields(dialect))
+            else:
+                request = await self._encoded(wish, dialect)
         except Incapable as refusal:
             self._refusals.append(refusal)
             return None
@@ -111,7 +108,7 @@ class Encoder:
 
     async def lowered(self, targets: Sequence[tuple[str, str]], limit: int) -> Options:
         """The same with this output limit. Raises `InvalidRequest`."""
-        self.decided = replace(self.decided, limit=limit)
+        self.decided = replace_struct(self.decided, limit=limit)
         return await self.options(targets)
 
     def known(self) -> tuple[int, int] | None:
@@ -179,14 +176,6 @@ class Encoder:
             extra_body=target.extra_body,
         )
         return wish, disclosed
-
-    async def _in_turn(self, target: Target, dialect: Dialect, upstream_model: str) -> _History:
-        """The history for a target; a large one when it is its turn, so that several never hold up the loop at
-        once."""
-        if sum(map(len, self.view.messages)) < HEAVY_BYTES:
-            return self._history(target, dialect, upstream_model)
-        async with self.ctx.turnstile:
-            return self._history(target, dialect, upstream_model)
 
     def _history(self, target: Target, dialect: Dialect, upstream_model: str) -> _History:
         """The history with its thoughts put back, as far as this target's window has room for them."""

@@ -35,7 +35,9 @@ class ChatEndpoint:
         began, started_at = ctx.mono(), ctx.wall()
         own_id = request_id(int(started_at * 1000), ctx.random_bits(80))
         once = ctx.idempotency.once(scope, send)
-        client = Client(scope, receive, once.send, stall_timeout_s=ctx.settings.server.client_stall_timeout_s)
+        stall_timeout_s = ctx.settings.server.client_stall_timeout_s
+        is_own = once.send is send
+        client = Client(scope, receive, once.send, stall_timeout_s=stall_timeout_s, is_own_send=is_own)
         ctx.metrics.in_flight_changed(1)
         held_bytes = 0
         admission = None
@@ -47,7 +49,9 @@ class ChatEndpoint:
             key = policy.name
             client.check_media()
             once.check()
-            body = await Upload(ctx, client).read()
+            body = client.body_now(max_bytes=ctx.settings.server.max_body_bytes, budget=ctx.buffers)
+            if body is None:
+                body = await Upload(ctx, client).read()
             held_bytes = len(body)
             if await once.answered(body, key, client, ctx.settings.targets):
                 return

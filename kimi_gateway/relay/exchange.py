@@ -185,8 +185,9 @@ class Exchange:
                 self._sink.answers_as(self._prepared.model)
             self._attempts_made += 1
             last = self._attempt
-            self._attempt = Attempt(self._ctx, self._prepared, option, self._account, self._sink)
-            self._attempt.pace.last_sent = last.pace.last_sent
+            if self._attempts_made > 1 or last.option is not option or seat.grant is not None:
+                self._attempt = Attempt(self._ctx, self._prepared, option, self._account, self._sink)
+                self._attempt.pace.last_sent = last.pace.last_sent
             return True
         return False
 

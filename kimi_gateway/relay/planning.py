@@ -1,6 +1,7 @@
 """Which targets a request may go to, in order, at the tier that serves it; or the answer where there is none."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kimi_gateway.core.plan import Plan
 from kimi_gateway.core.routing.filters import Refusal
@@ -14,8 +15,7 @@ from kimi_gateway.relay.seat import nobody
 from pricing.estimate import Estimate
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True, gc=False):
     """The plan that is carried out, its ranking, and what the relay needs of it. `adjusted` is to be disclosed."""
 
     plan: Plan

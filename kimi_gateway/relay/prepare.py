@@ -5,24 +5,23 @@ from functools import partial
 from typing import Final
 
 from backends.contract import Incapable
-from backends.family import family_of
 from kimi_gateway.core.contract import refusal, violations
-from kimi_gateway.core.effort import EffortPolicy, as_stated, resolve
 from kimi_gateway.core.keys import KeyPolicy
-from kimi_gateway.core.plan import Asked, Plan, find_route, plan
+from kimi_gateway.core.plan import Plan
 from kimi_gateway.core.routing.tiers import read_deadline
 from kimi_gateway.core.tags import read_tags
 from kimi_gateway.core.view import Raw, RequestView, read, read_steps
 from kimi_gateway.errors import Forbidden, InvalidRequest
+from kimi_gateway.relay.alone import alone
 from kimi_gateway.relay.client import Client
 from kimi_gateway.relay.context import Context
-from kimi_gateway.relay.encoding import Decided, Encoder
+from kimi_gateway.relay.encoding import Encoder
+from kimi_gateway.relay.frame import Decided, Frame, strict_targets
 from kimi_gateway.relay.planning import planned as _planned
 from kimi_gateway.relay.request import Prepared
 from kimi_gateway.relay.routing import Asking, Router, Surroundings
 from kimi_gateway.relay.thinking import Recall
 from kimi_gateway.relay.turnstile import HEAVY_BYTES, in_pieces
-from kimi_gateway.settings import Route, Settings
 from pricing.estimate import Estimate, estimate_prompt
 
 _PATIENCE_MAX_S: Final = 86_400.0
@@ -35,20 +34,29 @@ _CHEAP_TOOLS_BYTES: Final = 16 * 1024
 async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) -> Prepared:
     """The prepared request. Raises `InvalidRequest`, `NotFound`, `Forbidden`, and what is answered where every
     target that could serve it is out."""
-    view, settings = await _view(body, ctx), ctx.settings
-    explains = _explains(client, policy)
-    asked = _plan(view, client, policy, settings)
-    route = find_route(view.model, settings.routes)
-    strict, broken = await _judged(view, asked, route, settings)
-    decided = _decided(view, asked, policy, route, strict=len(strict) == len(asked.targets))
-    recall = await _recall(view, asked, policy, client, ctx)
+    settings = ctx.settings
+    view = read(body) if len(body) < HEAVY_BYTES else await _view(body, ctx)
+    usual = client.is_usual
+    explains = not usual and _explains(client, policy)
+    pinned = None if usual else _pinned(client, policy)
+    frame = ctx.frames.find(view, pinned, policy, settings, ctx.dialects)
+    asked, route, strict = frame.asked, frame.route, frame.strict
+    broken = await _judged(view, asked, strict) if strict else None
+    decided = frame.decided(view)
+    recall = await _recall(view, frame, client, ctx)
     prompt = estimate_prompt(view.text, messages=len(view.messages), tools="tools" in view.fields)
-    asking = _asking(view, recall, prompt, decided, policy, client)
-    router = Router(ctx.routing, _surroundings(ctx), asking, route, prompt)
-    planned = await _planned(router, asked, body, ctx, explains=explains)
+    planned = None
+    if usual and not strict:
+        has_budget = policy.limits.has_budget
+        planned = alone(asked, route, view, prompt, decided, body, ctx, priced_only=has_budget)
+    if planned is None:
+        asking = _asking(view, recall, prompt, decided, policy, client)
+        router = Router(ctx.routing, _surroundings(ctx), asking, route, prompt)
+        planned = await _planned(router, asked, body, ctx, explains=explains)
     found = planned.plan
     if found is not asked:
-        strict, broken = await _judged(view, found, route, settings)
+        strict = strict_targets(found, route, settings)
+        broken = await _judged(view, found, strict)
     encoder = Encoder(view, ctx, decided, recall, prompt, ctx.wall())
     targets = [(one.name, one.candidate.model) for one in planned.ranking.ranked]
     if broken is not None:
@@ -64,15 +72,15 @@ async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) 
         stream=view.stream,
         n=view.n,
         wants_usage=view.include_usage,
-        wants_meta=view.include_usage or client.header(b"x-kimi-meta") == "1",
+        wants_meta=view.include_usage or (not usual and client.header(b"x-kimi-meta") == "1"),
         named_tool=view.named_tool is not None,
         calls_wanted=_wants_calls(view),
         named_tier=view.service_tier is not None,
         prompt_estimate=prompt,
         recall=recall,
         adjusted=tuple(dict.fromkeys((*found.adjusted, *planned.adjusted, *decided.effort.adjusted))),
-        tags=read_tags(client.header(b"x-kimi-tags")),
-        read_timeout_s=_seconds(client.header(b"x-stainless-read-timeout")),
+        tags={} if usual else read_tags(client.header(b"x-kimi-tags")),
+        read_timeout_s=None if usual else _seconds(client.header(b"x-stainless-read-timeout")),
         targets=tuple(targets),
         limit=decided.limit,
         options=options,
@@ -118,14 +126,13 @@ def _explains(client: Client, policy: KeyPolicy) -> bool:
 
 
 async def _view(body: bytes, ctx: Context) -> RequestView:
-    """The view of a body; a large one is read in its turn and in pieces."""
-    if len(body) < HEAVY_BYTES:
-        return read(body)
+    """The view of a large body, read in its turn and in pieces."""
     async with ctx.turnstile:
         return await in_pieces(read_steps(body))
 
 
-def _plan(view: RequestView, client: Client, policy: KeyPolicy, settings: Settings) -> Plan:
+def _pinned(client: Client, policy: KeyPolicy) -> str | None:
+    """The target that the request names. Raises `Forbidden` for a key that may not."""
     pinned = client.header(b"x-kimi-target")
     if pinned is not None and not policy.pin:
         raise Forbidden(
@@ -133,37 +140,15 @@ def _plan(view: RequestView, client: Client, policy: KeyPolicy, settings: Settin
             code="pin_not_allowed",
             param="x-kimi-target",
         )
-    route = find_route(view.model, settings.routes)
-    asked = Asked(
-        model=view.model,
-        service_tier=view.service_tier,
-        pinned=pinned,
-        tiers=policy.tiers,
-        tier_fallback=route is not None and route.tier_fallback,
-    )
-    return plan(asked, settings.routes, settings.targets)
+    return pinned
 
 
-async def _judged(
-    view: RequestView, found: Plan, route: Route | None, settings: Settings
-) -> tuple[frozenset[str], InvalidRequest | None]:
-    """The strict targets of a plan, and the 400 that they answer with. Raises it where there are no others."""
-    strict = _strict_targets(found, route, settings)
+async def _judged(view: RequestView, found: Plan, strict: frozenset[str]) -> InvalidRequest | None:
+    """The 400 that the strict targets of a plan answer with. Raises it where there are no others."""
     broken = await _broken(view) if strict else None
     if broken is not None and len(strict) == len(found.targets):
         raise broken
-    return strict, broken
-
-
-def _strict_targets(found: Plan, route: Route | None, settings: Settings) -> frozenset[str]:
-    """The planned targets to which the contract applies as it is written: by their own setting, else the route's,
-    else the gateway's. It is the contract of K3, so a target with a model whose requests pass as they came (K2) is
-    never one of them."""
-    usual = (route.contract if route is not None else "") or settings.contract.mode
-    modes = {target.name: target.contract or usual for target in settings.targets}
-    return frozenset(
-        name for name, model in found.targets if modes[name] == "strict" and not family_of(model).passes_through
-    )
+    return broken
 
 
 async def _broken(view: RequestView) -> InvalidRequest | None:
@@ -178,27 +163,6 @@ async def _broken(view: RequestView) -> InvalidRequest | None:
     return refusal(found) if found else None
 
 
-def _decided(view: RequestView, found: Plan, policy: KeyPolicy, route: Route | None, *, strict: bool) -> Decided:
-    """What is decided before any target is looked at. Raises `InvalidRequest` and `Forbidden` for the effort.
-
-    Where every target has a model whose requests pass as they came (K2), neither the policy for efforts nor a
-    default lifetime applies.
-    """
-    limit = _limit(view, policy, route)
-    narrow_above = route.narrow_tools_above if route is not None else _NARROW_ABOVE
-    if all(family_of(model).passes_through for _, model in found.targets):
-        return Decided(as_stated(view.effort), view.ttl, limit, narrow_above)
-    effort = resolve(view.effort, _effort_policy(policy, route, strict=strict))
-    ttl = view.ttl or policy.default_ttl or (route.default_ttl if route is not None else "")
-    return Decided(effort, ttl, limit, narrow_above)
-
-
-def _limit(view: RequestView, policy: KeyPolicy, route: Route | None) -> int | None:
-    """The output limit: the request's, else the key's, else the route's; None where nobody names one."""
-    stated = view.output_limit or policy.max_completion_tokens
-    return stated or (route.max_completion_tokens if route is not None else 0) or None
-
-
 def _seconds(header: str | None) -> float | None:
     """A positive number of seconds; anything else is no announcement."""
     try:
@@ -208,19 +172,14 @@ def _seconds(header: str | None) -> float | None:
     return seconds if 0 < seconds < _PATIENCE_MAX_S else None
 
 
-def _effort_policy(policy: KeyPolicy, route: Route | None, *, strict: bool) -> EffortPolicy:
-    default = policy.default_effort or (route.default_effort if route is not None else "")
-    return EffortPolicy(default=default or None, ceiling=policy.max_effort or "max", strict=strict)
-
-
-async def _recall(view: RequestView, found: Plan, policy: KeyPolicy, client: Client, ctx: Context) -> Recall:
+async def _recall(view: RequestView, frame: Frame, client: Client, ctx: Context) -> Recall:
     """What is remembered of the conversation; its thoughts only where repair is on, for all and for this key."""
-    by_name = {target.name: target for target in ctx.settings.targets}
+    policy = frame.policy
     return await ctx.thinking.recall(
         view,
         policy.name,
         repairs=ctx.settings.thinking.repair and policy.thinking_repair,
-        details=any(ctx.dialects[by_name[name].dialect].keeps_thought_details for name, _ in found.targets),
+        details=frame.details,
         conversation=client.header(b"x-kimi-conversation"),
     )
 

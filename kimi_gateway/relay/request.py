@@ -3,6 +3,9 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
+from msgspec import field as msgspec_field
+
 from backends.dialect import Dialect
 from backends.ports import Call
 from backends.tool_ids import ToolIds
@@ -35,8 +38,7 @@ class Option:
         self.call = replace(self.call, body=b"")
 
 
-@dataclass(frozen=True, slots=True)
-class Routed:
+class Routed(Struct, frozen=True, gc=False):
     """How the targets were ranked: the places to ask for by target, in order, and what was expected of caches.
 
     `tokens` is what an attempt is taken to use at most of a target's limits; `shown` the value of `x-kimi-plan`,
@@ -46,7 +48,7 @@ class Routed:
     places: Mapping[str, Place]
     tokens: int
     opening: Opening | None = None
-    reads: Mapping[str, Reads] = field(default_factory=dict)
+    reads: Mapping[str, Reads] = msgspec_field(default_factory=dict)
     shown: str = ""
 
 

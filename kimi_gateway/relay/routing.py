@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replace_plan
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from backends.dialect import Dialect
@@ -107,8 +108,7 @@ class Routing:
         return bases
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Surroundings:
+class Surroundings(Struct, frozen=True, eq=False, gc=False):
     """The configuration in force and the time, for one request. Seconds; `mono_s` of the monotonic clock."""
 
     settings: Settings
@@ -149,8 +149,7 @@ class Surroundings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(Struct, frozen=True, gc=False):
     """What one request asks of routing, once it is read and looked up."""
 
     view: RequestView

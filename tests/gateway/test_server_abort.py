@@ -130,7 +130,7 @@ def test_the_extensions_stand_side_by_side() -> None:
             await listener.close()
 
     asyncio.run(main())
-    ours = {"kimi.abort", "kimi.is_slow", "kimi.on_gone"}
+    ours = {"kimi.abort", "kimi.is_slow", "kimi.line", "kimi.on_gone"}
     assert found == [ours, {*ours, "kimi.connection"}]
 
 
