@@ -101,6 +101,14 @@ class Limiter(Protocol):
     What is under way is renewed by the limiter itself, from `admit` to `settle`.
     """
 
+    def admit_now(self, claim: Claim, limits: Limits) -> Verdict | None:
+        """An admission that nothing had to be waited for; None, and nothing reserved, in every other case."""
+        return None
+
+    def settle_now(self, claim: Claim, limits: Limits, use: Use) -> int | None:
+        """The same as `settle` where nothing has to be waited for; None, and nothing settled, in other cases."""
+        return None
+
     async def admit(self, claim: Claim, limits: Limits, *, last: bool = True) -> Verdict:
         """Reserves what the claim asks for, all of it or nothing. Raises `StateUnavailable` where that decides.
 

@@ -9,7 +9,6 @@ SIGHUP            reads the settings again; what is wrong in them changes nothin
 import asyncio
 import gc
 import logging
-import secrets
 import socket
 import sys
 import time
@@ -38,6 +37,7 @@ from kimi_gateway.core.keys import OPEN_NAME
 from kimi_gateway.core.retry import RetryBudget
 from kimi_gateway.core.signs import FirstSigns
 from kimi_gateway.emulated import emulator_at, start_emulator
+from kimi_gateway.entropy import Entropy
 from kimi_gateway.launch import NO_TARGET, Launch, bound_sockets
 from kimi_gateway.lifecycle import Lifecycle
 from kimi_gateway.logs import LineWriter, Log, LogHandler, choose_format
@@ -250,7 +250,7 @@ class Gateway:
             authenticate=authenticator(lambda: self._ctx.settings),
             mono=time.monotonic,
             wall=time.time,  # noqa: TID251  # the shell reads the clock
-            random_bits=secrets.randbits,
+            random_bits=Entropy().bits,
             thinking=self._thinking,
             turnstile=turnstile,
             idempotency=opened_idempotency(self._configured, state, self._lifecycle),

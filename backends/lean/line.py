@@ -135,12 +135,11 @@ class Line(asyncio.Protocol):
 
     def begin(self, head: bytes, body: bytes) -> "Future[None]":
         """Sends a request; done when the answer's head is in or the line is broken. Never fails."""
-        waiter = self._waiter = self._loop.create_future()
         self.send(head, body)
+        waiter = self._waiter = self._loop.create_future()
         return waiter
 
     def send(self, head: bytes, body: bytes) -> None:
-        """Sends a request, for whose answer nobody waits yet."""
         self._reset()
         self._busy = True
         self._deadline_s = inf
@@ -202,16 +201,12 @@ class Line(asyncio.Protocol):
                 self.transport.pause_reading()
         else:
             self._overhead_bytes += len(data)
-            if self._overhead_bytes > MAX_HEAD_BYTES:
-                self._refuse()
+        if self._overhead_bytes > MAX_HEAD_BYTES:
+            self._refuse()
         if self.complete and self.reply is not None:
             self.reply.finish()
         if self.status or self.broken is not None:
-            waiter = self._waiter
-            if waiter is not None:
-                self._waiter = None
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._wake()
 
     @override
     def eof_received(self) -> None:

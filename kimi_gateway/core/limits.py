@@ -13,6 +13,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final, Literal
 
+from msgspec import Struct
+
 Period = Literal["day", "month", "total"]
 Limit = Literal["", "budget", "highspeed_budget", "requests", "tokens", "concurrency"]
 PERIODS: Final[tuple[Period, ...]] = ("day", "month", "total")
@@ -26,8 +28,7 @@ _BUSY_RETRY_S: Final = 1.0
 """When to ask again where all places are taken: nobody knows when one gets free."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True, gc=False):
     """The limits of one key; None and 0 are none. `rpm` and `tpm` are per minute, `concurrency` at one time."""
 
     budget_nano: int | None = None
@@ -48,8 +49,7 @@ class Limits:
         return self.has_budget or bool(self.rpm or self.tpm or self.concurrency)
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True, gc=False):
     """What one request may use at most. `id` is the request's; `at_s` is when it began, by its row."""
 
     id: str
@@ -60,8 +60,7 @@ class Claim:
     tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True, gc=False):
     """What a request did use. `tokens` None: unknown, the bound stays charged. `highspeed` None: as claimed."""
 
     nano: int
@@ -91,8 +90,7 @@ class Spent:
             self.held_highspeed_nano += nano
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True, gc=False):
     """How a key stands: its money in a period, the levels of its buckets (None: no such limit)."""
 
     spent: Spent
@@ -100,8 +98,7 @@ class Account:
     tokens: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
+class Allowance(Struct, frozen=True, gc=False):
     """What is left of one limit that counts by the minute, and in how many seconds it is whole again."""
 
     limit: int
@@ -109,8 +106,7 @@ class Allowance:
     reset_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True, gc=False):
     """Whether a claim is admitted, else by which limit it is not; and what is left, after it where it is.
 
     `left_nano` and `highspeed_left_nano` are what the budgets have left with what is held taken off (None without

@@ -1,8 +1,9 @@
 """The most that a request can cost, reserved before its first attempt. Pure; integer nano-dollars."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from pricing.rates import Rates, WriteRule
 
@@ -12,16 +13,14 @@ LEAST_OUTPUT: Final = 16_000
 """The least limit that a request without one is cut down to, as the vendor recommends at least so many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True, gc=False):
     """The rates of one target that may serve the request."""
 
     rates: Rates
     write_rule: WriteRule = "replaces"
 
 
-@dataclass(frozen=True, slots=True)
-class Ceiling:
+class Ceiling(Struct, frozen=True, gc=False):
     """The dearest nano-dollars per token that can apply, over all targets that may serve."""
 
     input: int
@@ -39,8 +38,7 @@ class Ceiling:
         return rest // (self.output * answers) if self.output else DEFAULT_OUTPUT
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True, gc=False):
     """What to reserve for a request, and the output limit to send: None where it is the one asked for already.
 
     `tokens` is the most that the request can use, which is what a limit on tokens is charged with.

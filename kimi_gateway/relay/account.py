@@ -13,6 +13,7 @@ from kimi_gateway.core.warmth import Answered, Observed, observe
 from kimi_gateway.errors import GatewayError
 from kimi_gateway.relay.admission import Admission
 from kimi_gateway.relay.context import Context
+from kimi_gateway.relay.prices import tag_at
 from kimi_gateway.relay.request import Option, Prepared
 from kimi_gateway.relay.settle import (
     Estimated,
@@ -24,8 +25,6 @@ from kimi_gateway.relay.settle import (
     http_status,
     measured_use,
     note,
-    price_tag,
-    seller_of,
 )
 from kimi_gateway.relay.tally import Tally
 from pricing.estimate import Estimate, estimate_tokens
@@ -167,7 +166,7 @@ class Account:
 
     async def give_back(self) -> None:
         """Settles what the request held of its key's limits, once its row is. Acts once."""
-        if self._admission is not None:
+        if self._admission is not None and not self._admission.settle_now(self.row):
             await self._admission.settle(self.row)
 
     @property
@@ -374,15 +373,8 @@ class Account:
         return self._fault is None and self.tally.status is not None and self.tally.status < 300
 
     def _tag(self) -> PriceTag:
-        option = self._option
-        return price_tag(
-            option.target.name,
-            option.target.prices,
-            seller=seller_of(option.dialect, option.target.host),
-            model=self.row.upstream_model or option.upstream_model,
-            at_s=self.row.started_at,
-            cards=self._ctx.cards,
-        )
+        option, row = self._option, self.row
+        return tag_at(option.target, row.upstream_model or option.upstream_model, row.started_at, self._ctx)
 
     def _ms(self, now: float) -> int:
         return round((now - self._began) * 1000)

@@ -5,9 +5,11 @@ conversation was reported to have and the bytes that came since, then by an exac
 is looked for only where the one before does not fit into what is left.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from kimi_gateway.core.keys import KeyPolicy
 from kimi_gateway.core.limit_answers import rate_headers, refusal
@@ -16,18 +18,15 @@ from kimi_gateway.core.reserve import (
     DEFAULT_OUTPUT,
     Ceiling,
     Offer,
-    Price,
     byte_bound,
-    ceiling,
     grown_bound,
     offer,
 )
 from kimi_gateway.errors import InvalidRequest, StateOut
 from kimi_gateway.ports import Limiter, StateUnavailable
 from kimi_gateway.relay.context import Context
-from kimi_gateway.relay.prices import planned_targets, tag_of
+from kimi_gateway.relay.prices import prices_of
 from kimi_gateway.relay.request import Prepared
-from kimi_gateway.settings import Target
 from pricing.ledger.row import LedgerRow
 
 _HOUR_S: Final = 3600
@@ -57,12 +56,22 @@ class Admission:
 
     async def settle(self, row: LedgerRow) -> None:
         """Replaces the reservation by what the row booked. Acts once."""
-        if self._settled:
+        if self.settle_now(row):
             return
         self._settled = True
+        await self.limiter.settle(self.claim, self.limits, self._use(row))
+
+    def settle_now(self, row: LedgerRow) -> bool:
+        """The same where nothing has to be waited for; false, and nothing settled, elsewhere."""
+        if self._settled:
+            return True
+        self._settled = self.limiter.settle_now(self.claim, self.limits, self._use(row)) is not None
+        return self._settled
+
+    def _use(self, row: LedgerRow) -> Use:
+        """What the row booked."""
         if row.status == "open":  # it could not be booked, so it was not sent
-            await self.limiter.settle(self.claim, self.limits, Use(0, 0))
-            return
+            return Use(0, 0)
         tokens = None
         if row.prompt_tokens is not None and row.completion_tokens is not None:
             tokens = row.prompt_tokens + row.completion_tokens
@@ -71,8 +80,7 @@ class Admission:
         # What came without a price is not free: the reservation stands for it.
         unknown = self.claim.nano if self.limits.has_budget else 0
         nano = row.cost_nano if row.cost_nano is not None else unknown
-        use = Use(nano, tokens, highspeed=row.tier == "highspeed")
-        await self.limiter.settle(self.claim, self.limits, use)
+        return Use(nano, tokens, highspeed=row.tier == "highspeed")
 
 
 async def admit(
@@ -87,6 +95,9 @@ async def admit(
         return None
     request = _Request(ctx, prepared, limits)
     claim = Claim(request_id, policy.name, started_at, highspeed=prepared.tier == "highspeed")
+    admission = _at_once(request, claim)
+    if admission is not None:
+        return admission
     last: tuple[Verdict, Claim, Offer] | None = None
     try:
         async for prompt_tokens in request.bounds(body):
@@ -111,6 +122,18 @@ async def admit(
         concurrency=limits.concurrency,
         asked_nano=claim.nano if limits.has_budget else None,
     )
+
+
+def _at_once(request: "_Request", claim: Claim) -> Admission | None:
+    """The admission by the cheapest bound, where it fits, nothing is to be lowered, and nobody has to be waited
+    for: nearly always. None, and nothing held, elsewhere."""
+    found = request.offer(request.first_bound(), None)
+    if request.changes_limit(found):
+        return None
+    limiter, limits = request.ctx.limiter, request.limits
+    claim = Claim(claim.id, claim.key, claim.at_s, found.nano, claim.highspeed, found.tokens)
+    verdict = limiter.admit_now(claim, limits)
+    return Admission(limiter, claim, limits, verdict) if verdict is not None else None
 
 
 async def _finally(ctx: Context, claim: Claim, limits: Limits) -> Verdict:
@@ -155,22 +178,15 @@ class _Request:
         self.ctx = ctx
         self.limits = limits
         self._prepared = prepared
-        targets = planned_targets(prepared.targets, ctx.settings)
-        self._window = max(target.window for target, _ in targets)
-        self._sends_default = limits.has_budget and not all(
-            ctx.dialects[target.dialect].default_output_known for target, _ in targets
-        )
-        self._ceiling = self._prices(targets) if limits.has_budget else Ceiling(0, 0)
+        prices = prices_of(ctx, prepared.targets, one_hour=prepared.ttl == "1h" or self._wrote_an_hour())
+        self._window = prices.window
+        self._sends_default = limits.has_budget and prices.sends_default
+        self._ceiling = prices.ceiling if limits.has_budget else Ceiling(0, 0)
 
     @property
     def may_lower(self) -> bool:
         """Nobody named an output limit, so a smaller one than the default may be sent."""
         return self._prepared.limit is None
-
-    def _prices(self, targets: Sequence[tuple[Target, str]]) -> Ceiling:
-        tags = [tag_of(target, model, self.ctx) for target, model in targets]
-        prices = [Price(tag.rates, tag.write_rule) for tag in tags if tag.rates is not None]
-        return ceiling(prices, one_hour=self._prepared.ttl == "1h" or self._wrote_an_hour())
 
     def _wrote_an_hour(self) -> bool:
         """The conversation has a prefix that is kept for an hour, and the hour is not over."""
@@ -181,9 +197,7 @@ class _Request:
     async def bounds(self, body: bytes) -> AsyncIterator[int]:
         """Bounds on the prompt's tokens, thoughts that are put back included, the cheapest first."""
         prepared = self._prepared
-        plan = prepared.recall.plan
-        added = plan.text_bytes if plan is not None else 0
-        yield byte_bound(prepared.prompt_estimate.high + added, self._window)
+        yield self.first_bound()
         if not self.limits.has_budget:
             return
         known = prepared.known()
@@ -194,7 +208,20 @@ class _Request:
         except InvalidRequest:
             return  # what cannot be counted is bounded by its bytes, and the upstream judges it
         if count.high is not None:
-            yield byte_bound(count.high + added, self._window)
+            yield byte_bound(count.high + self._added_bytes, self._window)
+
+    def first_bound(self) -> int:
+        """The cheapest bound on the prompt's tokens: its bytes."""
+        return byte_bound(self._prepared.prompt_estimate.high + self._added_bytes, self._window)
+
+    @property
+    def _added_bytes(self) -> int:
+        plan = self._prepared.recall.plan
+        return plan.text_bytes if plan is not None else 0
+
+    def changes_limit(self, found: Offer) -> bool:
+        """The request is to be sent with another output limit than its own."""
+        return found.lowered_to is not None or (self.may_lower and self._sends_default)
 
     def offer(self, prompt_tokens: int, left_nano: int | None) -> Offer:
         return offer(
@@ -209,10 +236,10 @@ class _Request:
     async def take(self, found: Offer) -> None:
         """Sends the limit that was reserved for, where it is not the client's own."""
         prepared = self._prepared
-        limit = found.lowered_to
-        if limit is None and self.may_lower and self._sends_default:
-            limit = min(DEFAULT_OUTPUT, max(1, self._window - 1))
-        if limit is None:
+        if not self.changes_limit(found):
             return
+        limit = found.lowered_to
+        if limit is None:
+            limit = min(DEFAULT_OUTPUT, max(1, self._window - 1))
         prepared.options = await prepared.lower(limit)
         prepared.adjusted = tuple(dict.fromkeys((*prepared.adjusted, _LIMIT_FIELD)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from backends.dialect import Dialect
 from backends.ports import Upstream
@@ -18,6 +18,7 @@ from kimi_gateway.relay.frame import Frames
 from kimi_gateway.relay.idempotent import Idempotency
 from kimi_gateway.relay.pace import Limits
 from kimi_gateway.relay.routing import Routing
+from kimi_gateway.relay.settle import PriceTag
 from kimi_gateway.relay.thinking import Thinking
 from kimi_gateway.relay.turnstile import Turnstile
 from kimi_gateway.settings import Settings, Target
@@ -41,7 +42,8 @@ class RequestLog(Protocol):
 @dataclass(slots=True)
 class Context:
     """The relay's surroundings. `settings` and `cards` are replaced whole on a reload; a request keeps the ones
-    it began with. `limits` are the periods of attempts by target, for streams and others. `mono` and `wall` are
+    it began with. `limits` are the periods of attempts by target, for streams and others, `tags` and
+    `prices` what `relay.prices` has found. `mono` and `wall` are
     seconds, `random_bits` gives that many random bits."""
 
     settings: Settings
@@ -64,6 +66,10 @@ class Context:
     counting: Counting
     routing: Routing
     limits: dict[tuple[str, bool], tuple[Settings, Target, Limits]] = field(default_factory=dict)
+    tags: dict[tuple[str, str], tuple[Target, CardBook, float, PriceTag]] = field(
+        default_factory=dict
+    )  # see relay.prices.tag_at
+    prices: dict[tuple[tuple[tuple[str, str], ...], bool], Any] = field(default_factory=dict)
     frames: Frames = field(default_factory=Frames)
     turnstile: Turnstile = field(default_factory=Turnstile)
     allocation: Allocation = field(default_factory=Allocation)

@@ -57,6 +57,7 @@ class Encoder:
     recall: Recall
     prompt: Estimate
     now_s: float
+    targets: tuple[tuple[str, str], ...] = ()  # those planned, with their names of the model
     _refusals: list[Incapable] = field(default_factory=list)
 
     async def option(self, name: str, upstream_model: str) -> Option | None:
@@ -106,10 +107,10 @@ class Encoder:
             raise self.refusal()
         return found
 
-    async def lowered(self, targets: Sequence[tuple[str, str]], limit: int) -> Options:
+    async def lowered(self, limit: int) -> Options:
         """The same with this output limit. Raises `InvalidRequest`."""
         self.decided = replace_struct(self.decided, limit=limit)
-        return await self.options(targets)
+        return await self.options(self.targets)
 
     def known(self) -> tuple[int, int] | None:
         """The tokens of the conversation's last prompt as reported, and the bytes that came since, thoughts that

@@ -1,7 +1,6 @@
 """From a body to a call: read, check rights and contract, plan. Raises before anything is booked."""
 
 import asyncio
-from functools import partial
 from typing import Final
 
 from backends.contract import Incapable
@@ -17,8 +16,9 @@ from kimi_gateway.relay.client import Client
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.encoding import Encoder
 from kimi_gateway.relay.frame import Decided, Frame, strict_targets
+from kimi_gateway.relay.planning import Planned
 from kimi_gateway.relay.planning import planned as _planned
-from kimi_gateway.relay.request import Prepared
+from kimi_gateway.relay.request import Options, Prepared
 from kimi_gateway.relay.routing import Asking, Router, Surroundings
 from kimi_gateway.relay.thinking import Recall
 from kimi_gateway.relay.turnstile import HEAVY_BYTES, in_pieces
@@ -50,19 +50,28 @@ async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) 
         has_budget = policy.limits.has_budget
         planned = alone(asked, route, view, prompt, decided, body, ctx, priced_only=has_budget)
     if planned is None:
-        asking = _asking(view, recall, prompt, decided, policy, client)
-        router = Router(ctx.routing, _surroundings(ctx), asking, route, prompt)
+        router = _router(view, recall, prompt, frame, decided, client, ctx)
         planned = await _planned(router, asked, body, ctx, explains=explains)
     found = planned.plan
     if found is not asked:
         strict = strict_targets(found, route, settings)
         broken = await _judged(view, found, strict)
     encoder = Encoder(view, ctx, decided, recall, prompt, ctx.wall())
-    targets = [(one.name, one.candidate.model) for one in planned.ranking.ranked]
+    targets = tuple([(one.name, one.candidate.model) for one in planned.ranking.ranked])
     if broken is not None:
         encoder.refuse(Incapable(broken.param or "messages", broken.message))
-        targets = [one for one in targets if one[0] not in strict]
+        targets = tuple([one for one in targets if one[0] not in strict])
+    encoder.targets = targets
     options = await encoder.options(targets)
+    return _prepared(view, client, planned, encoder, options, usual=usual)
+
+
+def _prepared(
+    view: RequestView, client: Client, planned: Planned, encoder: Encoder, options: Options, *, usual: bool
+) -> Prepared:
+    """The request as it is handed on. `usual`: no header of it asks for anything."""
+    found, decided = planned.plan, encoder.decided
+    adjusted = (*found.adjusted, *planned.adjusted, *decided.effort.adjusted)
     return Prepared(
         route=found.route,
         model=found.model,
@@ -76,25 +85,31 @@ async def prepare(body: bytes, client: Client, policy: KeyPolicy, ctx: Context) 
         named_tool=view.named_tool is not None,
         calls_wanted=_wants_calls(view),
         named_tier=view.service_tier is not None,
-        prompt_estimate=prompt,
-        recall=recall,
-        adjusted=tuple(dict.fromkeys((*found.adjusted, *planned.adjusted, *decided.effort.adjusted))),
+        prompt_estimate=encoder.prompt,
+        recall=encoder.recall,
+        adjusted=tuple(dict.fromkeys(adjusted)) if adjusted else (),
         tags={} if usual else read_tags(client.header(b"x-kimi-tags")),
         read_timeout_s=None if usual else _seconds(client.header(b"x-stainless-read-timeout")),
-        targets=tuple(targets),
+        targets=encoder.targets,
         limit=decided.limit,
         options=options,
         routed=planned.routed,
-        lower=partial(encoder.lowered, targets),
+        lower=encoder.lowered,
         known=encoder.known,
     )
 
 
-def _asking(
-    view: RequestView, recall: Recall, prompt: Estimate, decided: Decided, policy: KeyPolicy, client: Client
-) -> Asking:
-    """What the request asks of routing. Raises `InvalidRequest` for a deadline that is none."""
-    return Asking(
+def _router(
+    view: RequestView,
+    recall: Recall,
+    prompt: Estimate,
+    frame: Frame,
+    decided: Decided,
+    client: Client,
+    ctx: Context,
+) -> Router:
+    """What ranks the targets. Raises `InvalidRequest` for a deadline that is none."""
+    asking = Asking(
         view=view,
         recall=recall,
         prompt=prompt,
@@ -103,13 +118,11 @@ def _asking(
         limit=decided.limit,
         thinking_off=decided.effort.off,
         pinned=client.header(b"x-kimi-target"),
-        priced_only=policy.limits.has_budget,
+        priced_only=frame.policy.limits.has_budget,
         deadline_s=read_deadline(client.header(b"x-kimi-deadline-ms")),
     )
-
-
-def _surroundings(ctx: Context) -> Surroundings:
-    return Surroundings(ctx.settings, ctx.cards, ctx.dialects, ctx.wall(), ctx.mono())
+    known = Surroundings(ctx.settings, ctx.cards, ctx.dialects, ctx.wall(), ctx.mono())
+    return Router(ctx.routing, known, asking, frame.route, prompt)
 
 
 def _explains(client: Client, policy: KeyPolicy) -> bool:

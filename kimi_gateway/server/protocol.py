@@ -14,9 +14,8 @@ import re
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
-import httptools
 from typing_extensions import override
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -125,11 +124,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.url == _HOT_URL:
             scope["path"], scope["raw_path"], scope["query_string"] = _HOT_PATH, _HOT_URL, b""
             return
-        url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
+        raw_path, query = _parts(self.url)
+        path = raw_path.decode("latin-1")
         scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
-        scope["raw_path"] = self.root_path.encode("ascii") + url.path
-        scope["query_string"] = url.query or b""
+        scope["raw_path"] = self.root_path.encode("ascii") + raw_path
+        scope["query_string"] = query
 
     @override
     def on_body(self, body: bytes) -> None:
@@ -247,6 +246,18 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def _parts(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a request line's address, which may be whole, as proxies are asked."""
+    if url.startswith(b"/"):  # even //: to urlsplit that is a host
+        path, _, query = url.partition(b"#")[0].partition(b"?")
+        return path, query
+    try:
+        whole = urlsplit(url)
+    except ValueError:
+        return url, b""
+    return whole.path, whole.query
 
 
 def without_upgrade(data: bytes) -> bytes:

@@ -18,7 +18,8 @@ from kimi_gateway.core.view import read
 from kimi_gateway.core.warmth import Observed
 from kimi_gateway.metrics import Metrics
 from kimi_gateway.relay.context import Context
-from kimi_gateway.relay.encoding import Decided, Encoder
+from kimi_gateway.relay.encoding import Encoder
+from kimi_gateway.relay.frame import Decided
 from kimi_gateway.relay.thinking import Recall, Thinking
 from kimi_gateway.settings import Target
 from pricing.estimate import estimate_prompt

@@ -9,9 +9,10 @@ tells it again what it has under way and what has just ended; spend is read only
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
+from msgspec.structs import replace
 from typing_extensions import override
 
 from kimi_gateway.adapters.limits.recent import Recent
@@ -96,6 +97,29 @@ class LedgerLimiter(Limiter):
             await self._state.greet(alone=alone)
         except StateUnavailable as err:
             _log.info("limits begin without their state: %s", err)
+
+    @override
+    def admit_now(self, claim: Claim, limits: Limits) -> Verdict | None:
+        """30 µs less than `admit`: no coroutine of four is made."""
+        if self._debts or self._adrift:
+            return None  # the state is to be told of them first
+        verdict = self._state.admit_now(claim, limits)
+        if not isinstance(verdict, Verdict) or verdict.refused_by:
+            return None
+        self._mine[claim.id] = (claim, limits)
+        self._note(claim.key, limits, verdict)
+        return verdict
+
+    @override
+    def settle_now(self, claim: Claim, limits: Limits, use: Use) -> int | None:
+        over = self._state.settle_now(claim, limits, use)
+        if over is None:
+            return None
+        self._mine.pop(claim.id, None)
+        self._adrift.discard(claim.id)
+        self._recent.add((claim, limits, use))
+        self._touched[claim.key] = limits
+        return over
 
     @override
     async def admit(self, claim: Claim, limits: Limits, *, last: bool = True) -> Verdict:

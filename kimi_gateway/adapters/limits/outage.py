@@ -6,9 +6,10 @@ Everything that is admitted so is told to the state when it is back, before anyt
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
 from typing_extensions import override
 
 from kimi_gateway.adapters.limits.limiter import LedgerLimiter
@@ -50,6 +51,17 @@ class OutageLimiter(Limiter):
     async def start(self, *, alone: bool = False) -> None:
         """See `LedgerLimiter.start`."""
         await self._inner.start(alone=alone)
+
+    @override
+    def admit_now(self, claim: Claim, limits: Limits) -> Verdict | None:
+        verdict = self._inner.admit_now(claim, limits)
+        if verdict is not None and self._shares:
+            self._shares.pop(claim.key, None)
+        return verdict
+
+    @override
+    def settle_now(self, claim: Claim, limits: Limits, use: Use) -> int | None:
+        return None if claim.id in self._out else self._inner.settle_now(claim, limits, use)
 
     @override
     async def admit(self, claim: Claim, limits: Limits, *, last: bool = True) -> Verdict:

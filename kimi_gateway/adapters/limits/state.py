@@ -42,6 +42,14 @@ class LimitState(Protocol):
         """Begins the state where there is none; `alone`: nobody else can have anything under way."""
         ...
 
+    def admit_now(self, claim: Claim, limits: Limits) -> Verdict | Stale | None:
+        """The same as `admit` by a state that need not be waited for; None by every other."""
+        return None
+
+    def settle_now(self, claim: Claim, limits: Limits, use: Use) -> int | None:
+        """The same as `settle` for one request by a state that need not be waited for; None by every other."""
+        return None
+
     async def admit(self, claim: Claim, limits: Limits) -> Verdict | Stale:
         """Reserves, or says why it cannot tell."""
         ...
@@ -91,10 +99,18 @@ class MemoryLimits(LimitState):
         """It has begun, and nobody else knows it."""
 
     @override
-    async def admit(self, claim: Claim, limits: Limits) -> Verdict | Stale:
+    def admit_now(self, claim: Claim, limits: Limits) -> Verdict | Stale:
         if not self._book.is_loaded(claim.key, money_period(limits, claim.at_s)):
             return "load"
         return self._book.admit(claim, limits, self._wall())
+
+    @override
+    def settle_now(self, claim: Claim, limits: Limits, use: Use) -> int:
+        return self._book.settle(claim, limits, use, self._wall())
+
+    @override
+    async def admit(self, claim: Claim, limits: Limits) -> Verdict | Stale:
+        return self.admit_now(claim, limits)
 
     @override
     async def standing(self, key: str, limits: Limits, at_s: float) -> Verdict | Stale:
