@@ -6,7 +6,7 @@ system message, results by `tool_call_id`), and public reports of refused histor
 turns that an interruption left empty, arguments that a chat template cannot decode, calls without a result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +14,7 @@ import msgspec
 
 from backends.contract import Contract, Finding
 from backends.messages import MessageHead, is_true
+from backends.pieces import whole
 from backends.tool_history import call_ids, is_blank_text, is_sound, mended_calls, read_calls
 from backends.tool_pairs import Pairer, Pairing
 
@@ -24,6 +25,7 @@ UNSET = msgspec.UNSET
 _SPEAKERS: Final = frozenset({"system", "developer", "user", "assistant"})
 _NOTHING: Final = frozenset({b"null", b'""', b"[]", b"{}", b"false"})
 _LIST: Final = ord("[")
+_MESSAGES_A_PIECE: Final = 256
 _SHORT_BYTES: Final = 64  # what is longer is not null, "" or []
 
 
@@ -53,8 +55,15 @@ class Look:
 
 def look_at(heads: Sequence[MessageHead], contract: Contract) -> Look:
     """What these messages hold and what a target with this contract refuses of it, in their order."""
+    return whole(look_steps(heads, contract))
+
+
+def look_steps(heads: Sequence[MessageHead], contract: Contract) -> Generator[None, None, Look]:
+    """The same in pieces of a millisecond or so."""
     scan = _Scan(contract)
     for index, head in enumerate(heads):
+        if index % _MESSAGES_A_PIECE == _MESSAGES_A_PIECE - 1:
+            yield
         scan.message(index, head)
     if contract.pairs_calls:
         scan.look.found += _of_pairs(scan.pairer.pairing())

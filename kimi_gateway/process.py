@@ -396,3 +396,4 @@ def _settle_memory() -> None:
     took 150 ms with it, in which no answer went on (`bench/stall.py`)."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(700, 5, 200)  # a middle one in 2 ms, for 4.5; a full one (17 ms) seldom

@@ -33,8 +33,8 @@ from backends.lean.faults import TunnelRefused, connect_fault, unsendable_fault
 from backends.lean.line import Line
 from backends.lean.pool import KEEPALIVE_PLAIN_S, KEEPALIVE_TLS_S, MAX_AGE_S, MAX_IDLE_PER_HOST, Origin, Pool
 from backends.lean.reply import Reply
-from backends.lean.started import Started
 from backends.lean.request import IDEMPOTENT, request_head
+from backends.lean.started import Started
 from backends.lean.unpack import CODINGS, MAX_UNPACKED_BYTES, UnpackedReply, Unpacker
 from backends.ports import Call, UpstreamFault
 from backends.ports import Reply as AnyReply

@@ -8,28 +8,29 @@ is invented: where a tool-call turn has no thought and none is found, its family
 the turn is disclosed as missing.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from backends.family import family_of
 from backends.json import JsonError, as_str, decode, encode
 from backends.messages import MessageHead, is_null, is_true
+from backends.pieces import whole
 from kimi_gateway.core.digest import History, TurnKeys
 from kimi_gateway.core.thought_record import Owner, Thought
 from kimi_gateway.core.thoughts import Found
 
 Raw = msgspec.Raw
 
+_CHANGES_A_PIECE: Final = 128
 _EMPTY: Final = b'""'
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(msgspec.Struct, frozen=True, gc=False):
     """One turn to look up: its message index and its keys."""
 
     index: int
@@ -42,8 +43,7 @@ class Lookup(Protocol):
     def find(self, owner: Owner, wanted: Sequence[TurnKeys], now_s: float) -> list[Found | None]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(msgspec.Struct, frozen=True, gc=False):
     """A thought for one message. `text`: the message has none at all; else it has the text and lacks only the
     details. `calls`: it is a tool-call turn."""
 
@@ -58,8 +58,7 @@ class Repair:
         return self.text and self.thought.text is not None
 
 
-@dataclass(frozen=True, slots=True)
-class RepairPlan:
+class RepairPlan(msgspec.Struct, frozen=True, gc=False):
     """What is put where, oldest first. `bare` are the tool-call turns that stay without a thought; `conversation`
     is the one that the history continues, b"" where it is not known."""
 
@@ -131,7 +130,7 @@ def _oldest(
 def wanted(history: History, heads: Sequence[MessageHead], *, details: bool = False) -> list[Want]:
     """The turns to look up: those without a thought, where `details` counts also those without their
     `reasoning_details`, and the newest, because any use of a conversation renews it."""
-    newest = max(history.keys, default=-1)
+    newest = next(reversed(history.keys), -1)
     return [
         Want(index, keys)
         for index, keys in history.keys.items()
@@ -160,7 +159,7 @@ def plan_repair(heads: Sequence[MessageHead], wants: Sequence[Want], found: Sequ
             missing += 1
             if has_calls(head):
                 bare.append(want.index)
-    turns = sum(1 for head in heads if head.role == "assistant")
+    turns = [head.role for head in heads].count("assistant")
     return RepairPlan(turns, tuple(repairs), tuple(bare), missing, conversation=conversation)
 
 
@@ -208,6 +207,19 @@ def spliced(
     Untouched messages are the very slices that came in; a touched one keeps the order and bytes of its other
     members. With nothing to do the arguments come back. `plan` is one that `towards` gave for this target.
     """
+    steps = spliced_steps(messages, heads, plan, placeholder=placeholder, keeps_details=keeps_details)
+    return whole(steps)
+
+
+def spliced_steps(
+    messages: Sequence[Raw],
+    heads: Sequence[MessageHead],
+    plan: RepairPlan,
+    *,
+    placeholder: bytes,
+    keeps_details: bool,
+) -> Generator[None, None, tuple[Sequence[Raw], Sequence[MessageHead]]]:
+    """The same in pieces of a millisecond or so."""
     if not plan.repairs and not plan.bare:
         return messages, heads
     out, out_heads = list(messages), list(heads)
@@ -218,7 +230,9 @@ def spliced(
             members["reasoning_content"] = item.thought.text
         if keeps_details and item.thought.details is not None:
             members["reasoning_details"] = item.thought.details
-    for index, members in changes.items():
+    for number, (index, members) in enumerate(changes.items()):
+        if number % _CHANGES_A_PIECE == _CHANGES_A_PIECE - 1:
+            yield
         out[index] = _with_members(messages[index], heads[index], members)
         raw = {name: Raw(value) for name, value in members.items()}
         out_heads[index] = msgspec.structs.replace(heads[index], **raw)

@@ -5,16 +5,16 @@ the upstream's body, so what we do not touch arrives unchanged and a million-tok
 A wrong type or value in a field we read is a 400 that names it; about other fields the view says nothing.
 """
 
+import codecs
 import re
 from collections.abc import Generator
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
 from backends.json import Json, JsonError, JsonObject, as_count, as_object, as_str, decode
-from backends.messages import MessageError, MessageHead, is_null, is_true, read_heads
+from backends.messages import MessageError, MessageHead, is_true, read_heads
 from kimi_gateway.core.effort import EffortWish
 from kimi_gateway.errors import InvalidRequest
 from pricing.estimate import TextSize
@@ -24,10 +24,12 @@ Raw = msgspec.Raw
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _BASE64: Final = re.compile(rb";base64,[A-Za-z0-9+/=\\s]*")
 _items = msgspec.json.Decoder(list[Raw])
+_utf8 = codecs.getincrementaldecoder("utf-8")
+_MEDIA: Final = b";base64,"
+_PIECE_BYTES: Final = 1024 * 1024
 
 
-@dataclass(slots=True)
-class RequestView:
+class RequestView(msgspec.Struct, gc=False):
     """One chat completion request. `fields` and `messages` are slices of the body, in the client's order."""
 
     fields: dict[str, Raw]
@@ -53,72 +55,129 @@ class RequestView:
 
 def read(body: bytes) -> RequestView:
     """The view of a body. Raises `InvalidRequest` naming field, problem and remedy."""
-    steps = read_steps(body)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            view: RequestView = end.value
-            return view
+    try:
+        characters = len(body) if body.isascii() else len(body.decode())
+    except UnicodeDecodeError as err:
+        raise _not_utf8(err.start) from err
+    fields = _top_level(body)
+    media_bytes = _media_bytes(body) if _MEDIA in body else 0
+    messages = _slices(fields)
+    return _view(fields, _text_size(len(body), characters, media_bytes), messages, _heads(fields["messages"]))
 
 
 def read_steps(body: bytes) -> Generator[None, None, RequestView]:
-    """The same in pieces, for large bodies. Raises `InvalidRequest`."""
-    fields, characters = _top_level(body)
+    """The same in pieces of two milliseconds or so, for large bodies. Raises `InvalidRequest`."""
+    characters = yield from _characters(body)
+    fields = _top_level(body)
     yield
-    text = _text_size(body, characters)
+    has_media = False
+    for start in range(0, len(body), _PIECE_BYTES):
+        has_media = has_media or body.find(_MEDIA, start, start + _PIECE_BYTES + len(_MEDIA)) >= 0
+        yield
+    text = _text_size(len(body), characters, _media_bytes(body) if has_media else 0)
     yield
-    stream = _typed(fields, "stream", bool) or False
-    limit, limit_field = _output_limit(fields)
     messages = _slices(fields)
     yield
     heads = _heads(fields["messages"])
     yield
+    return _view(fields, text, messages, heads)
+
+
+def _characters(body: bytes) -> Generator[None, None, int]:
+    """How many there are. Raises `InvalidRequest` for what is not UTF-8."""
+    characters, decoder, start = 0, _utf8(), 0
+    try:
+        for start in range(0, len(body), _PIECE_BYTES):
+            piece = body[start : start + _PIECE_BYTES]
+            characters += len(decoder.decode(piece, start + _PIECE_BYTES >= len(body)))
+            yield
+    except UnicodeDecodeError as err:
+        raise _not_utf8(_first_wrong(body)) from err
+    return characters
+
+
+def _first_wrong(body: bytes) -> int:
+    """The place of the first byte that is not UTF-8; of a body that has one."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as err:
+        return err.start
+    return len(body)
+
+
+def _not_utf8(place: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"the body is not UTF-8 at byte {place}; send JSON encoded as UTF-8", code="invalid_json"
+    )
+
+
+def _view(fields: dict[str, Raw], text: TextSize, messages: list[Raw], heads: list[MessageHead]) -> RequestView:
+    limit, limit_field = _output_limit(fields)
     _check_prefix(heads, fields)
+    is_plain = _RARE.isdisjoint(fields)  # 6 µs less where it is
     return RequestView(
         fields=fields,
         messages=messages,
         heads=heads,
         text=text,
         model=_model(fields),
-        stream=stream,
-        stream_options=_stream_options(fields),
-        n=_count(fields, "n", least=1) or 1,
-        effort=_effort(fields),
+        stream=fields.get("stream") == _TRUE or _typed(fields, "stream", bool) or False,
+        stream_options={} if is_plain else _stream_options(fields),
+        n=1 if is_plain else _count(fields, "n", least=1) or 1,
+        effort=_NO_WISH if is_plain else _effort(fields),
         output_limit=limit,
         limit_field=limit_field,
-        ttl=_ttl(fields),
-        service_tier=_typed(fields, "service_tier", str),
-        named_tool=_named_tool(fields),
+        ttl="" if is_plain else _ttl(fields),
+        service_tier=None if is_plain else _typed(fields, "service_tier", str),
+        named_tool=None if is_plain else _named_tool(fields),
     )
 
 
-def _top_level(body: bytes) -> tuple[dict[str, Raw], int]:
+def _top_level(body: bytes) -> dict[str, Raw]:
     try:
-        characters = len(body.decode())
         fields = _fields.decode(body)
-    except UnicodeDecodeError as err:
-        raise InvalidRequest(
-            f"the body is not UTF-8 at byte {err.start}; send JSON encoded as UTF-8", code="invalid_json"
-        ) from err
-    except (msgspec.DecodeError, RecursionError) as err:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise InvalidRequest(
             f"the body is not a JSON object ({_short(err)}); send one with model and messages", code="invalid_json"
         ) from err
-    return {name: raw for name, raw in fields.items() if name not in _NULLABLE or not is_null(raw)}, characters
+    for name in [name for name, raw in fields.items() if raw == _NULL and name in _NULLABLE]:
+        del fields[name]
+    return fields
 
 
-def _text_size(body: bytes, characters: int) -> TextSize:
+def _media_bytes(body: bytes) -> int:
+    """The bytes of base64 in it."""
+    return sum(match.end() - match.start() for match in _BASE64.finditer(body))
+
+
+def _text_size(size_bytes: int, characters: int, media_bytes: int) -> TextSize:
     """The size of the text in a body, without the base64 of its media, from its bytes and characters.
 
     A character of 2, 3 or 4 bytes adds 1, 2 or 3 to the difference of the two; counting 4 bytes for every 3 of it
     never counts too many bytes outside ASCII, so the lower bound of an estimate stays one.
     """
-    media = sum(match.end() - match.start() for match in _BASE64.finditer(body)) if b";base64," in body else 0
-    extra = len(body) - characters
+    extra = size_bytes - characters
     other = extra * 4 // 3
-    return TextSize(len(body) - media, min(other, len(body) - media), min(extra // 2, other // 3))
+    text = size_bytes - media_bytes
+    return TextSize(text, min(other, text), min(extra // 2, other // 3))
 
+
+_RARE: Final = frozenset(
+    {
+        "n",
+        "prompt_cache_options",
+        "reasoning",
+        "reasoning_effort",
+        "service_tier",
+        "stream_options",
+        "thinking",
+        "tool_choice",
+    }
+)
+"""Fields that are read where they are there, besides those that nearly every request has."""
+_NO_WISH: Final = EffortWish()
+_TRUE: Final = Raw(b"true")
+_NULL: Final = Raw(b"null")
 
 # Fields for which null means the same as absent; elsewhere a null is the client's and passes.
 _NULLABLE: Final = frozenset(
@@ -237,7 +296,7 @@ def _heads(messages: Raw) -> list[MessageHead]:
 def _check_prefix(heads: list[MessageHead], fields: dict[str, Raw]) -> None:
     """Partial mode continues the last message, which must be the assistant's, and not in JSON mode."""
     for index, head in enumerate(heads):
-        if not is_true(head.partial):
+        if head.partial is msgspec.UNSET or not is_true(head.partial):
             continue
         path = f"messages[{index}].partial"
         if index != len(heads) - 1 or head.role != "assistant":
@@ -276,8 +335,8 @@ def _member(path: str, value: Json) -> str | None:
 
 def _output_limit(fields: dict[str, Raw]) -> tuple[int | None, str]:
     """The newer name wins where both are there; null is absent."""
-    newer = _count(fields, "max_completion_tokens", least=1)
-    older = _count(fields, "max_tokens", least=1)
+    newer = _count(fields, "max_completion_tokens", least=1) if "max_completion_tokens" in fields else None
+    older = _count(fields, "max_tokens", least=1) if "max_tokens" in fields else None
     if newer is not None:
         return newer, "max_completion_tokens"
     return older, "max_tokens" if older is not None else ""

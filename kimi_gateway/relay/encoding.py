@@ -1,7 +1,7 @@
 """One request in the words of any target that may serve it, with what that one is thought to have cached."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -14,10 +14,11 @@ from backends.encode import Incapable, Request, Wish, encode_request, encode_ste
 from backends.family import family_of
 from backends.json import JsonError
 from backends.messages import MessageHead, thought_state
+from backends.pieces import whole
 from backends.ports import Call
 from kimi_gateway import __version__
 from kimi_gateway.core.effort import is_small
-from kimi_gateway.core.repair import RepairPlan, placeholder_for, spliced, with_empty_thoughts
+from kimi_gateway.core.repair import RepairPlan, placeholder_for, spliced_steps, with_empty_thoughts
 from kimi_gateway.core.room import fitted, output_limit
 from kimi_gateway.core.sending import Sending, thought_runs
 from kimi_gateway.core.view import Raw, RequestView
@@ -64,18 +65,18 @@ class Encoder:
         """The request for one target; None where it lacks what the request needs."""
         target = next(target for target in self.ctx.settings.targets if target.name == name)
         dialect = self.ctx.dialects[target.dialect]
-        if sum(map(len, self.view.messages)) < HEAVY_BYTES:
-            history = self._history(target, dialect, upstream_model)
-            turn = None
+        is_large = sum(map(len, self.view.messages)) >= HEAVY_BYTES
+        steps = self._history(target, dialect, upstream_model)
+        if is_large:  # when it is its turn, so that several never hold up the loop
+            async with self.ctx.turnstile:
+                history = await in_pieces(steps)
         else:
-            turn = self.ctx.turnstile  # a large one when it is its turn, so that several never hold up the loop
-            async with turn:
-                history = self._history(target, dialect, upstream_model)
+            history = whole(steps)
         sending = self._sending(target, dialect, upstream_model, history)
         warmth = predict(self.recall.record, self.recall.prefix, sending, self.now_s)
         wish, lowered = self._wish(target, upstream_model, history, warmth.expected_read_tokens)
         try:
-            if turn is None and not is_costly(wish, dialect):
+            if not is_large and not is_costly(wish, dialect):
                 request = encode_request(wish, dialect, foreign_fields(dialect))
             else:
                 request = await self._encoded(wish, dialect)
@@ -178,16 +179,17 @@ class Encoder:
         )
         return wish, disclosed
 
-    def _history(self, target: Target, dialect: Dialect, upstream_model: str) -> _History:
-        """The history with its thoughts put back, as far as this target's window has room for them."""
+    def _history(self, target: Target, dialect: Dialect, upstream_model: str) -> Generator[None, None, _History]:
+        """The history with its thoughts put back, as far as this target's window has room for them; in pieces."""
         view, recall = self.view, self.recall
         if recall.plan is None:
             return _History(view.messages, view.heads, _stated_thinking(view))
         output = self.decided.limit or 0
         placeholder = placeholder_for(upstream_model)
         plan = fitted(recall.plan, dialect, prompt=self.prompt, window=target.window, output=output)
+        yield
         plan = with_empty_thoughts(plan, view.heads, placeholder)
-        messages, heads = spliced(
+        messages, heads = yield from spliced_steps(
             view.messages,
             view.heads,
             plan,
