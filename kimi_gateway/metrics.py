@@ -125,7 +125,7 @@ class _Spreads(Collector):
     @override
     def collect(self) -> Iterator[HistogramMetricFamily]:
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
-        names = [floatToGoString(bound) for bound in (*self._bounds, inf)]
+        names = [str(floatToGoString(bound)) for bound in (*self._bounds, inf)]  # type: ignore[no-untyped-call]  # theirs
         for labels, spread in list(self._spreads.items()):
             buckets = list(zip(names, accumulate(spread.counts), strict=True))
             family.add_metric(labels, buckets, spread.total)
