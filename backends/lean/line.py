@@ -14,6 +14,7 @@ import asyncio
 import select
 import ssl
 from asyncio import Future, TimerHandle
+from collections.abc import Callable
 from math import inf
 from typing import Final, Protocol, cast
 
@@ -22,6 +23,7 @@ from typing_extensions import override
 
 from backends.faults import Fault
 from backends.lean.faults import closed_fault, cut_fault, head_fault, unanswered_fault
+from backends.lean.names import NAMES, learn
 
 READ_LIMIT_BYTES: Final = 128 * 1024
 """Above it a connection is not read on; with one socket read on top (256 KiB) at most 384 KiB wait in memory."""
@@ -33,8 +35,6 @@ MAX_FIELDS: Final = 128
 MAX_HEAD_BYTES: Final = 128 * 1024  # also of any stretch of an answer in which no body byte comes
 _BODILESS: Final = frozenset((204, 304))
 _SWITCHING: Final = 101
-_NAMES: Final[dict[bytes, str]] = {}  # header names as they came → lower case; bounded
-_NAMES_KEPT: Final = 1024
 
 
 class Home(Protocol):
@@ -96,6 +96,7 @@ class Line(asyncio.Protocol):
         "home",
         "idle_since_s",
         "inbox",
+        "into",
         "on_body",
         "reply",
         "reusable",
@@ -121,6 +122,7 @@ class Line(asyncio.Protocol):
         self.born_s = loop.time()
         self._busy = self._paused = self._stalled = False
         self.slot = False  # holds one of a bounded number of slots
+        self.into: Callable[[bytes], bool] | None = None  # takes body bytes at once, see `Reply.pour`
         self.reply: Reader | None = None
         self._reset()
 
@@ -205,6 +207,8 @@ class Line(asyncio.Protocol):
             self._refuse()
         if self.complete and self.reply is not None:
             self.reply.finish()
+        elif self.into is not None and inbox and self.broken is None and self.into(self.taken()):
+            return
         if self.status or self.broken is not None:
             self._wake()
 
@@ -265,7 +269,7 @@ class Line(asyncio.Protocol):
             raise _Refused
         if self.status:
             return  # a trailer
-        key = _NAMES.get(name) or _learn(name)
+        key = NAMES.get(name) or learn(name)
         try:
             text = value.decode().rstrip(" \t")  # without an error handler named: half the time, 0.1 µs
         except UnicodeDecodeError:
@@ -344,12 +348,16 @@ class Line(asyncio.Protocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def taken(self) -> None:
-        """The inbox was emptied."""
+    def taken(self) -> bytes:
+        """What is in the inbox, which is empty then."""
+        inbox = self.inbox
+        data = inbox[0] if len(inbox) == 1 else b"".join(inbox)
+        inbox.clear()
         self._held_bytes = 0
         if self._paused:
             self._paused = False
             self.transport.resume_reading()
+        return data
 
     def let_go(self) -> list[bytes]:
         """What is left of a complete body. The line goes back, or is closed where it cannot serve again."""
@@ -390,10 +398,3 @@ class Line(asyncio.Protocol):
         self._rest = None
         self.transport.abort()
         self._wake()
-
-
-def _learn(name: bytes) -> str:
-    key = name.decode("latin-1").lower()
-    if len(_NAMES) < _NAMES_KEPT:
-        _NAMES[name] = key
-    return key

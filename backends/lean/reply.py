@@ -1,7 +1,7 @@
 """The hot path's other half: what the caller holds while an answer comes. See `line` for who does what."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from backends.faults import Fault
 from backends.lean.faults import closed_fault
@@ -48,12 +48,26 @@ class Reply:
                 await asyncio.sleep(0)  # a caller who asks again and again must not hold up the loop
                 return None
             await line.wait(deadline_s)
-        parts = self._parts
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        parts.clear()
         if self._line is not None:
-            self._line.taken()
+            return self._line.taken()
+        data, self._parts = b"".join(self._parts), []
         return data
+
+    async def pour(self, into: Callable[[bytes], bool], wait_s: float) -> None:
+        """Hands body bytes to `into` as they come, in the loop's own callback: no future, no further turn of the
+        loop, which are 20 µs of a chunk's CPU. `into` must not raise.
+
+        Returns after `wait_s` seconds, when `into` gives back false, and where the body has ended or broke off:
+        what is left then is there for `read`.
+        """
+        line = self._line
+        if line is None or self._parts or line.broken is not None or self._closed:
+            return
+        line.into = into
+        try:
+            await line.wait(self._loop.time() + wait_s)
+        finally:
+            line.into = None
 
     def close(self) -> None:
         """Ends the exchange at once; an unfinished body closes the connection."""

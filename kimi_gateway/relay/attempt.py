@@ -4,7 +4,9 @@ Raises `UpstreamFault` for every end that is not clean; what follows is the exch
 """
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
 
 from backends.faults import Fault, FaultKind, fault_from_response
 from backends.fold import as_chunks
@@ -22,6 +24,19 @@ from kimi_gateway.relay.sinks import FoldSink, Sink
 _ERROR_BODY_BYTES: Final = 256 * 1024
 _WHOLE_BODY_BYTES: Final = 256 * 1024 * 1024
 _TAIL_WAIT_S: Final = 0.05
+
+
+Pour: TypeAlias = Callable[[Callable[[bytes], bool], float], Awaitable[None]]
+"""`backends.lean.reply.Reply.pour`: hands bytes to a function as they come, for at most so many seconds."""
+
+
+@dataclass(slots=True)
+class _Passed:
+    """What the function that bytes are poured into leaves behind."""
+
+    is_over: bool = False
+    fault: Fault | None = None
+    error: Exception | None = None
 
 
 class AnswerSink(Sink, Protocol):
@@ -189,7 +204,11 @@ class Attempt:
             raise UpstreamFault(_incomplete())
 
     async def _relay(self, reply: Reply, reader: ChunkReader) -> None:
+        pour: Pour | None = getattr(reply, "pour", None)
         while True:
+            may_pour = self.committed and self.pace.finished is None
+            if pour is not None and may_pour and await self._poured(pour, reader):
+                return
             try:
                 data = await self._next(reply)
             except UpstreamFault:
@@ -204,11 +223,53 @@ class Attempt:
             if await self._take(items) or not data:
                 return
 
+    async def _poured(self, pour: Pour, reader: ChunkReader) -> bool:
+        """Relays what comes in the loop's own callbacks, until something has to be waited for, or is due, or is at
+        its end; true at the upstream's end mark."""
+        passed = _Passed()
+
+        def into(data: bytes) -> bool:
+            now = self.pace.last_byte = self._ctx.mono()
+            try:
+                passed.is_over, passed.fault = self._put(reader.feed(data), now)
+            except Exception as err:  # raised again below: a callback of the loop has nobody to tell
+                passed.error = err
+                return False
+            if passed.is_over or passed.fault is not None or not self._sink.flush_now():
+                return False
+            self.pace.last_sent = now
+            return self.pace.finished is None
+
+        while True:
+            now = self._ctx.mono()
+            await pour(into, self.pace.wait_s(now))
+            if passed.error is not None:
+                raise passed.error
+            if not passed.is_over and await self._sink.flush():
+                self.pace.last_sent = self._ctx.mono()
+            if passed.fault is not None:
+                raise UpstreamFault(passed.fault)
+            if passed.is_over:
+                return True
+            now = self._ctx.mono()
+            if now < self.pace.due_s():
+                return False
+            await self._tick(now)
+
     async def _take(self, items: list[Item]) -> bool:
         """Handles decoded items; true at the upstream's end mark. What they give the client is sent in one write:
         each costs about 15 µs, and an upstream often hands out several events at once."""
-        is_over, fault = False, None
         now = self._ctx.mono()
+        is_over, fault = self._put(items, now)
+        if not is_over and await self._sink.flush():  # the end is sent with what is left
+            self.pace.last_sent = now
+        if fault is not None:
+            raise UpstreamFault(fault)
+        return is_over
+
+    def _put(self, items: list[Item], now: float) -> tuple[bool, Fault | None]:
+        """Puts decoded items into the sink: whether the upstream's end mark was among them, or a fault."""
+        is_over, fault = False, None
         said = self._account.tally.delivered_bytes
         for item in items:
             if isinstance(item, PlainChunk):
@@ -227,11 +288,7 @@ class Attempt:
                 break
         if self._account.tally.delivered_bytes != said:
             self._account.content(now)
-        if not is_over and await self._sink.flush():  # the end is sent with what is left
-            self.pace.last_sent = now
-        if fault is not None:
-            raise UpstreamFault(fault)
-        return is_over
+        return is_over, fault
 
     def _plain(self, chunk: PlainChunk, now: float) -> None:
         """Takes a chunk that needs no change; what is unusual about it or the answer takes the long way."""

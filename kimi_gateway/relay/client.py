@@ -237,6 +237,14 @@ class Client:
             return
         await self._out({"type": "http.response.body", "body": data, "more_body": True})
 
+    def write_now(self, data: bytes) -> bool:
+        """Sends body bytes where nothing has to be waited for; false, and nothing sent, elsewhere."""
+        line = self._ready()
+        if line is None or not self.head_sent:
+            return False
+        line.write_now(data)
+        return True
+
     async def finish(self, data: bytes = b"") -> None:
         """Sends the last body bytes."""
         line = self._ready()

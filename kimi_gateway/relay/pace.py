@@ -41,12 +41,16 @@ class Pace:
 
     def wait_s(self, now: float) -> float:
         """Seconds until the next thing is due, never negative."""
-        due = [self.silence_due(), self.last_progress + self.limits.progress_s]
+        return min(max(0.0, self.due_s() - now), _FAR)
+
+    def due_s(self) -> float:
+        """When the next thing is due."""
+        due = min(self.silence_due(), self.last_progress + self.limits.progress_s)
         if self.limits.keepalive_s is not None:
-            due.append(self.last_sent + self.limits.keepalive_s)
+            due = min(due, self.last_sent + self.limits.keepalive_s)
         if self.finished is not None:
-            due.append(self.finished + self.limits.grace_s)
-        return min(max(0.0, min(due) - now), _FAR)
+            due = min(due, self.finished + self.limits.grace_s)
+        return due
 
     def silence_due(self) -> float:
         """When the upstream has been silent for too long."""

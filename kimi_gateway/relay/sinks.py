@@ -36,6 +36,10 @@ class Sink(Protocol):
         """Sends what was taken, as far as it is for the client now; true where something was sent."""
         ...
 
+    def flush_now(self) -> bool:
+        """The same where nothing has to be waited for; false, and nothing sent, elsewhere."""
+        ...
+
     def restart(self) -> None:
         """Forgets what a failed attempt left behind; only before content was forwarded."""
         ...
@@ -110,6 +114,13 @@ class StreamSink:
         await self._write(out[0] if len(out) == 1 else b"".join(out))
         return True
 
+    def flush_now(self) -> bool:
+        out = self._out
+        if out and not self._client.write_now(out[0] if len(out) == 1 else b"".join(out)):
+            return False
+        self._out = []
+        return True
+
     def restart(self) -> None:
         self._shaper.restart()
         self._fold = Fold()
@@ -181,6 +192,9 @@ class FoldSink:
 
     async def flush(self) -> bool:
         return False
+
+    def flush_now(self) -> bool:
+        return True
 
     def messages(self) -> list[JsonObject]:
         return messages_of(self._body if self._body is not None else self._fold.body())
