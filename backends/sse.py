@@ -74,9 +74,9 @@ class SseDecoder:
         self.retry_ms: int | None = None
         """The last `retry:` field, milliseconds."""
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The events and comments that these bytes complete. Raises `SseTooLarge`."""
-        # Engines write one whole event at a time; that write must cost next to nothing.
+    def only_event(self, data: bytes) -> bytes | None:
+        """The data of the one unnamed event that these bytes are, None where they are anything else; nothing is
+        taken then."""
         if (
             self._idle
             and data[:6] == b"data: "
@@ -84,7 +84,15 @@ class SseDecoder:
             and data.find(b"\n") == len(data) - 2 <= self._max_bytes
             and b"\r" not in data
         ):
-            return [Event(data[6:-2], "", self._id)]
+            return data[6:-2]
+        return None
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The events and comments that these bytes complete. Raises `SseTooLarge`."""
+        # Engines write one whole event at a time; that write must cost next to nothing.
+        only = self.only_event(data)
+        if only is not None:
+            return [Event(only, "", self._id)]
         self._raise_if_failed()
         frames: list[Frame] = []
         if self._bom_possible:

