@@ -199,7 +199,7 @@ class Gateway(Chooser):
     def places(self, asked: Asked, now_s: float) -> Sequence[Place]:
         view, opened = self._view(asked)
         history = read_history(view.heads, self._memo)
-        prefix = read_prefix(history, view.heads, view.messages, view.fields, self._memo)
+        prefix = read_prefix(history, view.heads, view.fields)
         note = next((self._notes[place] for place in places_to_look(prefix) if place in self._notes), None)
         recall = Recall(None, Owner(_KEY), prefix, opened.tools_digest, unpack(note))
         prompt = estimate_prompt(view.text, messages=len(view.heads), tools=True)

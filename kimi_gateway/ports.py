@@ -1,8 +1,9 @@
 """Ports of the gateway: what the relay needs from the shell, each with a real adapter and one for tests."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from backends.faults import Fault
 from kimi_gateway.core.digest import TurnKeys
@@ -45,8 +46,7 @@ class StateUnavailable(Exception):
     """The store did not answer within its time; the message says which and why, without any secret."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(Struct, frozen=True, gc=False):
     """What is known of a history: its thoughts, each in the place of its keys, and a note on it."""
 
     found: Sequence[Found | None]
@@ -92,6 +92,27 @@ class Conversations(Protocol):
 
     async def close(self) -> None:
         """Lets go of connections and of what was started for them."""
+        ...
+
+
+@runtime_checkable
+class AtOnce(Protocol):
+    """What conversations that are kept in the process offer besides: the same without waiting."""
+
+    def recall_now(self, owner: Owner, wanted: Sequence[TurnKeys], places: Sequence[bytes]) -> Remembered:
+        """As `Conversations.recall`."""
+        ...
+
+    def keep_now(
+        self,
+        owner: Owner,
+        thoughts: Sequence[tuple[TurnKeys, Thought]],
+        *,
+        conversation: bytes = b"",
+        places: Sequence[bytes] = (),
+        note: bytes | None = None,
+    ) -> None:
+        """As `Conversations.keep`."""
         ...
 
 

@@ -4,8 +4,9 @@ Lost are the tokens that would have been read at the cache's price had the reque
 same target in time, and that were computed anew instead.
 """
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from backends.json import JsonObject
 from pricing.cost import billed_rate
@@ -26,8 +27,7 @@ REASONS: Final[tuple[Reason, ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Struct, frozen=True, gc=False):
     """What was lost. `reason` "" and 0 tokens: nothing. `measured`: the upstream reported what it read; else this
     is what must be expected."""
 

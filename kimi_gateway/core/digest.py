@@ -15,62 +15,37 @@ own name first. Where a store on another machine must not see digests of prompts
 more with the operator's secret. The label in each hash carries a version: new rules change it, and old keys miss.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from backends.json import JsonObject, encode
+from backends.json import JsonObject
 from backends.messages import MessageHead, is_true
+from backends.pieces import whole
+from kimi_gateway.core.turn_digest import TurnDigest as TurnDigest
+from kimi_gateway.core.turn_digest import answer_digest, bytes_of, text_in, text_of
+from kimi_gateway.core.turn_digest import turn_digest as turn_digest
 
 Raw = msgspec.Raw
-
-SUBSTANTIAL_CHARACTERS: Final = 32
-"""A turn without tool calls needs as many characters to be looked up by its anchor: "Ok." means nothing."""
+UNSET = msgspec.UNSET
 
 _SYSTEM_ROLES: Final = frozenset({"system", "developer"})
-_CACHE_MARKS: Final = frozenset({"cache_control", "prompt_cache_breakpoint"})
-"""Members of content parts that say how to cache, not what was said; clients move them from turn to turn."""
-
-_QUICK_MESSAGES: Final = 64
-_QUICK_BYTES: Final = 65_536
-_PIECE_BYTES: Final = 131_072  # about a millisecond
+_QUICK_MESSAGES: Final = 128
+_QUICK_BYTES: Final = 196_608  # about a millisecond
+_PIECE_BYTES: Final = 131_072
 _MESSAGE_BYTES: Final = 1_024  # a message costs as much as so many bytes, however short it is
 
-_CHAIN: Final = b"chain/1\n"
-_ANCHOR: Final = b"anchor/1\n"
-_PLAIN_DIGITS: Final = 21  # JavaScript writes whole numbers of up to 21 digits plainly, larger ones as 1e21
+_CHAIN: Final = sha256(b"chain/1\n")
+_ANCHOR: Final = sha256(b"anchor/1\n")
+_LONG_MESSAGES: Final = 12
+_BEGINNING_MESSAGES: Final = 3
+_BEGINNING_BYTES: Final = 4_096
 
 
-def _number(text: str) -> int | Raw:
-    """A number with a fraction or exponent, by its value: 1.0 and 1e0 are 1, 0.10 is 0.1, and no digit is lost."""
-    mantissa, _, exponent = text.lower().partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    sign = "-" if whole.startswith("-") else ""
-    digits = (whole.removeprefix("-") + fraction).lstrip("0")
-    significant = digits.rstrip("0")
-    if not significant:
-        return 0
-    power = int(exponent or "0") - len(fraction) + len(digits) - len(significant)
-    if 0 <= power <= _PLAIN_DIGITS - len(significant):
-        return int(sign + significant + "0" * power)
-    return Raw(f"{sign}{significant}e{power}".encode())
-
-
-_values = msgspec.json.Decoder(float_hook=_number)
-_sorted = msgspec.json.Encoder(order="sorted")
-
-
-class TurnDigest(NamedTuple):
-    """The canonical digest of one turn. `substantial`: it has tool calls or 32 characters of text."""
-
-    value: bytes
-    substantial: bool
-
-
-class TurnKeys(NamedTuple):
+class TurnKeys(msgspec.Struct, frozen=True, gc=False):
     """What a thought of a turn is stored and found under. `anchor` is None where the turn is not substantial or
     no user turn stands before it: then only the chain counts."""
 
@@ -86,8 +61,7 @@ class _Row(Protocol):
     def copy(self) -> "_Row": ...
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(msgspec.Struct, frozen=True, gc=False):
     """Where a history ends: all that is needed of it to know the keys of its answer. `prefix` is the text that
     the answer continues (partial mode)."""
 
@@ -97,15 +71,10 @@ class Tail:
 
     def answer(self, message: JsonObject) -> TurnKeys:
         """The keys of an assistant's message, whole or as far as it was delivered, that follows this history."""
-        content = message.get("content")
+        content, calls = message.get("content"), message.get("tool_calls")
         if self.prefix:
-            content = self.prefix + _text_of(content)
-        head = MessageHead(
-            role="assistant",
-            content=Raw(encode(content)),
-            tool_calls=Raw(encode(message.get("tool_calls"))),
-        )
-        turn = turn_digest(head)
+            content = self.prefix + text_of(content)
+        turn = answer_digest(content, calls)
         anchored = _grown(self.anchor, turn) if self.anchor is not None and turn.substantial else None
         return TurnKeys(_grown(self.chain, turn), anchored)
 
@@ -117,12 +86,13 @@ def _grown(row: _Row, turn: TurnDigest) -> bytes:
     return grown.digest()
 
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """The keys of the assistant's turns by message index, and where the history ends."""
+class History(msgspec.Struct, frozen=True, gc=False):
+    """The keys of the assistant's turns by message index, where the history ends, and the canonical digests of all
+    messages, the system's too."""
 
-    keys: Mapping[int, TurnKeys]
+    keys: dict[int, TurnKeys]
     tail: Tail
+    digests: Sequence[bytes] = ()
 
 
 @dataclass(slots=True)
@@ -132,18 +102,30 @@ class TurnMemo:
 
     Holds at most twice `max_entries` (about 250 bytes each): when the younger half is full the older is dropped.
     May be shared by threads: a lost entry is computed again, a wrong one cannot be.
+
+    Long histories are known as wholes too, as they stood when a request came: at most so many that they have
+    `max_readings` messages twice (about 100 bytes each, and what they share with each other).
     """
 
     max_entries: int = 16_384
+    max_readings: int = 65_536
     _young: dict[bytes, TurnDigest] = field(default_factory=dict)
     _old: dict[bytes, TurnDigest] = field(default_factory=dict)
+    _readings: dict[bytes, "_Reading"] = field(default_factory=dict)
+    _old_readings: dict[bytes, "_Reading"] = field(default_factory=dict)
+    _readings_messages: int = 0
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
+    @property
+    def readings(self) -> int:
+        """How many histories are known as wholes."""
+        return len(self._readings) + len(self._old_readings)
+
     def digest(self, head: MessageHead) -> TurnDigest:
         """The canonical digest of a message. Thoughts of the message play no part, not even in the memo."""
-        content, calls = _bytes(head.content), _bytes(head.tool_calls)
+        content, calls = bytes_of(head.content), bytes_of(head.tool_calls)
         # Two lengths tell the fields apart: the role is what is left.
         lengths = b"%d %d " % (len(content), len(calls))
         key = sha256(b"".join((lengths, head.role.encode(), content, calls))).digest()
@@ -155,152 +137,118 @@ class TurnMemo:
             self._young[key] = known
         return known
 
+    def reading(self, key: bytes) -> "_Reading | None":
+        """A history that was read before, to be read on; `key` is the digest of its messages as they stand."""
+        known = self._readings.get(key) or self._old_readings.get(key)
+        return known.copy() if known is not None else None
 
-def read_history(heads: Sequence[MessageHead], memo: TurnMemo) -> History:
-    """The keys of every assistant turn in a list of messages. Touches the bytes once; what is large belongs in
-    pieces. Never raises: what is not JSON is known by its bytes."""
-    steps = history_steps(heads, memo)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            history: History = end.value
-            return history
+    def keep_reading(self, key: bytes, reading: "_Reading") -> None:
+        """Remembers a history, which is not read on in place from now on."""
+        if key in self._readings:
+            return
+        if self._readings_messages > self.max_readings:
+            self._readings, self._old_readings, self._readings_messages = {}, self._readings, 0
+        self._readings[key] = reading
+        self._readings_messages += len(reading.digests)
 
 
-def history_steps(heads: Sequence[MessageHead], memo: TurnMemo) -> Generator[None, None, History]:
-    """The same in pieces of about a millisecond."""
-    seen_bytes = 0
-    chain: _Row = sha256(_CHAIN)
-    anchor: _Row | None = None
-    keys: dict[int, TurnKeys] = {}
-    tail: Tail | None = None
-    for index, head in enumerate(heads):
-        role = head.role
+@dataclass(slots=True)
+class _Reading:
+    """A history as far as it is read."""
+
+    chain: _Row
+    anchor: _Row | None
+    keys: dict[int, TurnKeys]
+    digests: list[bytes]
+
+    def copy(self) -> "_Reading":
+        anchor = self.anchor.copy() if self.anchor is not None else None
+        return _Reading(self.chain.copy(), anchor, self.keys.copy(), self.digests.copy())
+
+    def take(self, role: str, turn: TurnDigest) -> None:
+        """Reads on, by one message."""
+        index, value = len(self.digests), turn.value
+        self.digests.append(value)
         if role in _SYSTEM_ROLES:
-            continue
-        seen_bytes += len(_bytes(head.content)) + len(_bytes(head.tool_calls)) + _MESSAGE_BYTES
+            return
+        if role == "user":
+            self.anchor = _ANCHOR.copy()
+        self.chain.update(value)
+        if self.anchor is not None:
+            self.anchor.update(value)
+        if role == "assistant":
+            anchored = self.anchor.digest() if self.anchor is not None and turn.substantial else None
+            self.keys[index] = TurnKeys(self.chain.digest(), anchored)
+
+    def tail(self, prefix: str = "") -> Tail:
+        """The history ends here; what comes next may be read on."""
+        return Tail(self.chain.copy(), self.anchor.copy() if self.anchor is not None else None, prefix)
+
+
+def read_history(heads: Sequence[MessageHead], memo: TurnMemo, messages: Sequence[Raw] = ()) -> History:
+    """The keys of every assistant turn in a list of messages. Touches the bytes once; what is large belongs in
+    pieces. Never raises: what is not JSON is known by its bytes.
+
+    With `messages`, the same as slices of the body, a long history is known as a whole that was read before its
+    last answer came: 100 messages of 900 bytes take 50 µs instead of 250.
+    """
+    return whole(history_steps(heads, memo, messages))
+
+
+def history_steps(
+    heads: Sequence[MessageHead], memo: TurnMemo, messages: Sequence[Raw] = ()
+) -> Generator[None, None, History]:
+    """The same in pieces of about a millisecond."""
+    last = len(heads) - 1
+    reading, key = _Reading(_CHAIN.copy(), None, {}, []), b""
+    if last >= _LONG_MESSAGES and len(messages) == len(heads):
+        early, key = yield from _keys_of(messages, _last_answer(heads))
+        reading = memo.reading(key) or memo.reading(early) or reading
+    seen_bytes = 0
+    tail: Tail | None = None
+    for index in range(len(reading.digests), len(heads)):
+        head = heads[index]
+        size_bytes = _size(head)
+        seen_bytes += size_bytes + _MESSAGE_BYTES
         if seen_bytes > _PIECE_BYTES:
             yield
             seen_bytes = 0
-        value, substantial = memo.digest(head)
-        if role == "user":
-            anchor = sha256(_ANCHOR)
-        elif role == "assistant" and index == len(heads) - 1 and is_true(head.partial):
-            tail = Tail(chain.copy(), anchor.copy() if anchor is not None else None, _prefix(head))
-        chain.update(value)
-        if anchor is not None:
-            anchor.update(value)
-        if role == "assistant":
-            keys[index] = TurnKeys(chain.digest(), anchor.digest() if anchor is not None and substantial else None)
-    return History(keys, tail or Tail(chain, anchor))
+        if index == last and head.role == "assistant" and is_true(head.partial):
+            tail = reading.tail(text_in(head))
+        # What a conversation begins with is new: to look it up would take 1.5 µs besides.
+        is_new = last < _BEGINNING_MESSAGES and size_bytes <= _BEGINNING_BYTES
+        reading.take(head.role, turn_digest(head) if is_new else memo.digest(head))
+    if key and tail is None:
+        memo.keep_reading(key, reading)
+    return History(reading.keys, tail or Tail(reading.chain, reading.anchor), reading.digests)
+
+
+def _last_answer(heads: Sequence[MessageHead]) -> int:
+    """The index of the last message that is the assistant's, 0 where none is: what came before was a request."""
+    return next((index for index in range(len(heads) - 1, -1, -1) if heads[index].role == "assistant"), 0)
+
+
+def _keys_of(messages: Sequence[Raw], early: int) -> Generator[None, None, tuple[bytes, bytes]]:
+    """What so many messages are known by as they stand, and all of them. Where one ends is in their braces."""
+    row = sha256()
+    keys = []
+    for begin, end in ((0, early), (early, len(messages))):
+        for start in range(begin, end, _QUICK_MESSAGES):
+            row.update(b"".join(messages[start : min(start + _QUICK_MESSAGES, end)]))
+            if start + _QUICK_MESSAGES < end:
+                yield
+        keys.append(row.digest())
+    return keys[0], keys[1]
 
 
 def is_large(heads: Sequence[MessageHead]) -> bool:
     """The history takes more than about a millisecond to digest."""
-    if len(heads) > _QUICK_MESSAGES:
-        return True
-    return sum([len(_bytes(head.content)) + len(_bytes(head.tool_calls)) for head in heads]) > _QUICK_BYTES
+    quick_bytes = _QUICK_BYTES - len(heads) * _MESSAGE_BYTES
+    return quick_bytes < 0 or sum(map(_size, heads)) > quick_bytes
 
 
-def turn_digest(head: MessageHead) -> TurnDigest:
-    """The canonical digest of one message."""
-    try:
-        text, parts = _content(_decoded(head.content))
-        calls = _calls(_decoded(head.tool_calls))
-    except _NOT_JSON:
-        # A lone surrogate, or nesting deeper than any decoder goes: only the same bytes are the same turn.
-        fields = (head.role.encode(), _bytes(head.content), _bytes(head.tool_calls))
-        return TurnDigest(_hashed(b"bytes/1", *fields), substantial=False)
-    value = _hashed(b"turn/1", head.role.encode(), text.encode(), b"".join(parts), b"".join(calls))
-    return TurnDigest(value, bool(calls) or len(text) >= SUBSTANTIAL_CHARACTERS)
-
-
-_NOT_JSON: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
-
-
-def _hashed(label: bytes, *fields: bytes | Raw) -> bytes:
-    """One digest of several fields, whose lengths are hashed too, so that no two lists of fields are alike."""
-    lengths = b"".join([b" %d" % len(item) for item in fields])
-    return sha256(b"".join([label, lengths, b"\n", *fields])).digest()
-
-
-def _bytes(raw: Raw | msgspec.UnsetType) -> bytes | Raw:
-    return raw if isinstance(raw, Raw) else b""
-
-
-def _decoded(raw: Raw | msgspec.UnsetType) -> Any:
-    return _values.decode(raw) if isinstance(raw, Raw) else None
-
-
-def _content(content: Any) -> tuple[str, list[bytes]]:
-    """The text without outer white space, and the digests of what is not text. Null, "" and [] are one."""
-    if content is None or isinstance(content, str):
-        return (content or "").strip(), []
-    texts: list[str] = []
-    others: list[bytes] = []
-    for part in content if isinstance(content, list) else [content]:
-        text = _part_text(part)
-        if text is not None:
-            texts.append(text)
-        else:
-            others.append(sha256(_sorted.encode(_without(part, _CACHE_MARKS))).digest())
-    return "".join(texts).strip(), others
-
-
-def _part_text(part: Any) -> str | None:
-    if isinstance(part, dict) and part.get("type") == "text":
-        part = part.get("text")
-    return part if isinstance(part, str) else None
-
-
-def _text_of(content: Any) -> str:
-    """The text of a message's content, its white space kept."""
-    parts = content if isinstance(content, list) else [content]
-    return "".join([_part_text(part) or "" for part in parts])
-
-
-def _prefix(head: MessageHead) -> str:
-    try:
-        return _text_of(_decoded(head.content))
-    except _NOT_JSON:
-        return ""
-
-
-def _without(value: Any, names: frozenset[str]) -> Any:
-    if not isinstance(value, dict) or names.isdisjoint(value):
-        return value
-    return {name: item for name, item in value.items() if name not in names}
-
-
-_CALL_IDS: Final = frozenset({"id", "index"})
-
-
-def _calls(calls: Any) -> list[bytes]:
-    """One digest per tool call, in order: name and canonical arguments of a function, all but the id of others."""
-    digests = []
-    for call in calls if isinstance(calls, list) else []:
-        function = call.get("function") if isinstance(call, dict) else None
-        name = function.get("name") if isinstance(function, dict) else None
-        if isinstance(function, dict) and isinstance(name, str):
-            digests.append(_hashed(b"call/1", name.encode(), _arguments(function.get("arguments"))))
-        else:
-            digests.append(_hashed(b"other/1", _sorted.encode(_without(call, _CALL_IDS))))
-    return digests
-
-
-def _arguments(arguments: Any) -> bytes:
-    """Canonical JSON of a call's arguments: keys sorted, numbers by value. What is not JSON counts as its text.
-
-    Nothing at all (absent, null, blank) is what engines stream for a call without arguments; clients that parse
-    it send back `{}`, so the two are one.
-    """
-    if not isinstance(arguments, str):
-        return b"{}" if arguments is None else _sorted.encode(arguments)
-    text = arguments.strip()
-    if not text:
-        return b"{}"
-    try:
-        return _sorted.encode(_values.decode(text))
-    except _NOT_JSON:
-        return text.encode()
+def _size(head: MessageHead) -> int:
+    """Bytes of a message that are digested."""
+    content, calls = head.content, head.tool_calls
+    size = 0 if content is UNSET else len(content)
+    return size if calls is UNSET else size + len(calls)

@@ -11,7 +11,6 @@ Pure, and cheap: the chains are there already, system messages are digested once
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
@@ -19,7 +18,7 @@ import msgspec
 
 from backends.json import JsonObject
 from backends.messages import MessageHead, is_null, is_true
-from kimi_gateway.core.digest import History, Tail, TurnKeys, TurnMemo
+from kimi_gateway.core.digest import History, Tail, TurnKeys
 from pricing.estimate import text_size
 
 Raw = msgspec.Raw
@@ -30,11 +29,9 @@ _PLACE_BYTES: Final = 16
 _INSTRUCTION_TOKENS: Final = 64  # the frame of an instruction about tools or format; an allowance, not a count
 
 _SYSTEM_ROLES: Final = frozenset({"system", "developer"})
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(msgspec.Struct, frozen=True, gc=False):
     """What the client calls the conversation, by digest. `explicit`: by `x-kimi-conversation`, which means this
     conversation and no other; a `prompt_cache_key` may be one for many."""
 
@@ -51,25 +48,26 @@ def conversation_name(header: str | None, cache_key: Raw | None) -> Name | None:
     return Name(_place(b"key", bytes(cache_key)), explicit=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(msgspec.Struct, frozen=True, gc=False):
     """The messages of one request, as far as they matter to a cache.
 
     `turns` are the assistant's, oldest first; one that is still to be continued (partial mode) is none.
-    `tail_tokens`: at most so many tokens at the prompt's end are not there any more in the next one.
+    `tail_tokens`: at most so many tokens at the prompt's end are not there any more in the next one. `digests`
+    are those of all messages.
     """
 
     turns: Sequence[TurnKeys]
     tail: Tail
     name: Name | None = None
     tail_tokens: int = 0
+    digests: Sequence[bytes] = ()
     _indices: Sequence[int] = ()
     _systems: Sequence[int] = ()
-    _digests: Sequence[bytes] = (b"",)  # of the system messages before each in `_systems`, and of all
+    _before: Sequence[bytes] = (b"",)  # digests of the system messages before each in `_systems`, and of all
 
     def mark(self, turn: int) -> bytes:
         """What stands for the messages up to and including the assistant's turn of this number, from 0."""
-        before = self._digests[bisect_left(self._systems, self._indices[turn])]
+        before = self._before[bisect_left(self._systems, self._indices[turn])]
         return _marked(self.turns[turn].chain, before)
 
     def index(self, turn: int) -> int:
@@ -78,7 +76,7 @@ class Prefix:
 
     def answer_mark(self, answer: TurnKeys) -> bytes:
         """The mark that the answer with these keys will have in the next request."""
-        return _marked(answer.chain, self._digests[-1])
+        return _marked(answer.chain, self._before[-1])
 
     def answered(self, message: JsonObject) -> TurnKeys:
         """The keys of an answer, whole or as far as it was delivered."""
@@ -86,39 +84,37 @@ class Prefix:
 
 
 def read_prefix(
-    history: History,
-    heads: Sequence[MessageHead],
-    messages: Sequence[Raw],
-    fields: Mapping[str, Raw],
-    memo: TurnMemo,
-    *,
-    conversation: str | None = None,
+    history: History, heads: Sequence[MessageHead], fields: Mapping[str, Raw], *, conversation: str | None = None
 ) -> Prefix:
-    """The prefix of a request. `history` is `read_history` of the same heads, `messages` and `fields` are the
-    body's slices, `conversation` is what `x-kimi-conversation` says."""
-    last = len(heads) - 1
-    indices = [index for index in history.keys if index != last or not is_true(heads[index].partial)]
+    """The prefix of a request. `history` is `read_history` of the same heads, `fields` are the body's slices,
+    `conversation` is what `x-kimi-conversation` says."""
+    indices = list(history.keys)
+    if indices and indices[-1] == len(heads) - 1 and is_true(heads[-1].partial):
+        indices.pop()
     systems = [index for index, head in enumerate(heads) if head.role in _SYSTEM_ROLES]
-    digests = [b""]
+    before = b""
+    befores = [before]
     for index in systems:
-        turn = memo.digest(heads[index]).value
-        parts = (digests[-1], b"%d\n" % index, turn, _dynamic_tools(messages[index]))
-        digests.append(sha256(b"".join(parts)).digest())
+        tools = heads[index].tools
+        parts = (before, b"%d\n" % index, history.digests[index], tools if isinstance(tools, Raw) else b"")
+        before = sha256(b"".join(parts)).digest()
+        befores.append(before)
     return Prefix(
         turns=[history.keys[index] for index in indices],
         tail=history.tail,
         name=conversation_name(conversation, fields.get("prompt_cache_key")),
         tail_tokens=_tail_tokens(history.tail.prefix, fields),
+        digests=history.digests,
         _indices=indices,
         _systems=systems,
-        _digests=digests,
+        _before=befores,
     )
 
 
 def _tail_tokens(continued: str, fields: Mapping[str, Raw]) -> int:
     """No less than the tokens behind the conversation, which the next prompt has not there: instructions about
     tools and the answer's format (kimi-api-facts.md 2.3), and the text that a partial message begins with."""
-    tokens = _tokens_most(continued.encode("utf-8", "surrogatepass"))
+    tokens = _tokens_most(continued.encode("utf-8", "surrogatepass")) if continued else 0
     wanted = fields.get("response_format")
     if wanted is not None:
         tokens += _tokens_most(bytes(wanted))
@@ -129,14 +125,6 @@ def _tail_tokens(continued: str, fields: Mapping[str, Raw]) -> int:
 
 def _tokens_most(text: bytes) -> int:
     return text_size(text).estimate().high
-
-
-def _dynamic_tools(message: Raw) -> bytes:
-    """The tools that a system message declares, as they stand; b"" where there are none."""
-    raw = bytes(message)
-    if b'"tools"' not in raw:  # inside a string the quotes are escaped
-        return b""
-    return bytes(_members.decode(raw).get("tools", b""))
 
 
 def _marked(chain: bytes, systems: bytes) -> bytes:
@@ -184,4 +172,4 @@ def places_to_write(prefix: Prefix, answer: TurnKeys | None, root: bytes) -> lis
 
 
 def _place(kind: bytes, key: bytes) -> bytes:
-    return sha256(b"place/1 " + kind + b"\n" + key).digest()[:_PLACE_BYTES]
+    return sha256(b"place/1 %b\n%b" % (kind, key)).digest()[:_PLACE_BYTES]

@@ -23,6 +23,7 @@ from kimi_gateway.core.thought_record import Owner, Thought
 from kimi_gateway.core.thoughts import Found
 
 Raw = msgspec.Raw
+UNSET = msgspec.UNSET
 
 _CHANGES_A_PIECE: Final = 128
 _EMPTY: Final = b'""'
@@ -155,7 +156,9 @@ def plan_repair(heads: Sequence[MessageHead], wants: Sequence[Want], found: Sequ
                 repairs.append(Repair(want.index, hit.thought, text=False, calls=has_calls(head)))
         elif hit is not None:
             repairs.append(Repair(want.index, hit.thought, text=True, calls=has_calls(head)))
-        elif not is_true(head.partial):  # a prefix that the client wrote is no turn of the model's
+        elif head.partial is UNSET or not is_true(
+            head.partial
+        ):  # a prefix that the client wrote is no turn of the model's
             missing += 1
             if has_calls(head):
                 bare.append(want.index)
@@ -250,12 +253,14 @@ def _with_members(message: Raw, head: MessageHead, members: dict[str, bytes]) ->
 
 def has_thought(head: MessageHead) -> bool:
     """The message carries a thought, an empty one included."""
+    if head.reasoning_content is UNSET and head.reasoning is UNSET and head.reasoning_details is UNSET:
+        return False  # whose client loses them has none anywhere: 0.3 µs less for each
     return _stated(head.reasoning_content) or _stated(head.reasoning) or _has_details(head.reasoning_details)
 
 
 def has_calls(head: MessageHead) -> bool:
     """The message calls tools."""
-    return _stated(head.tool_calls) and not _is_empty(head.tool_calls)
+    return head.tool_calls is not UNSET and _stated(head.tool_calls) and not _is_empty(head.tool_calls)
 
 
 def _has_empty_thought(head: MessageHead) -> bool:

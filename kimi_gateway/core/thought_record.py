@@ -5,7 +5,6 @@ where a key for encryption is set, and gives back the same `Thought`s.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
@@ -19,8 +18,7 @@ Raw = msgspec.Raw
 _RECORD_VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True, gc=False):
     """Whose thoughts: the key's name, and the digest of the end user that the request names, b"" for none."""
 
     key: str
@@ -29,6 +27,8 @@ class Owner:
 
 def owner_of(key: str, request: Mapping[str, Raw]) -> Owner:
     """The owner of a request's thoughts, by its `safety_identifier` and `user`; null and "" name nobody."""
+    if "safety_identifier" not in request and "user" not in request:
+        return Owner(key)
     named = [_name(request.get(field)) for field in ("safety_identifier", "user")]
     return Owner(key, sha256(encode(named)).digest()) if any(named) else Owner(key)
 

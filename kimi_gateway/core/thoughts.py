@@ -19,6 +19,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, Literal
 
+import msgspec
+
 from kimi_gateway.core.digest import TurnKeys
 from kimi_gateway.core.shares import Ranking
 from kimi_gateway.core.thought_record import Owner, Thought
@@ -42,8 +44,7 @@ class Bounds:
     retention_s: float = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True, gc=False):
     """A stored thought, its conversation, and by which key it was found."""
 
     thought: Thought
@@ -249,14 +250,14 @@ class ThoughtStore:
             conversation = _Conversation(caller, keys.chain, self._now_s)
             caller.conversations[conversation.id] = conversation
             self._by_age[conversation] = None
-            self._grow(caller, conversation.size_bytes)
+        new_bytes = size_bytes if joined is not None else size_bytes + conversation.size_bytes
         conversation.thoughts[keys.chain] = (thought, keys.anchor)
         conversation.size_bytes += size_bytes
         caller.chains[keys.chain] = conversation
         if keys.anchor is not None:
             caller.anchors.setdefault(keys.anchor, {})[keys.chain] = None
         self.thoughts += 1
-        self._grow(caller, size_bytes)
+        self._grow(caller, new_bytes)
 
     def _grow(self, caller: _Caller, by_bytes: int) -> None:
         self.size_bytes += by_bytes

@@ -24,9 +24,11 @@ Raw = msgspec.Raw
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _BASE64: Final = re.compile(rb";base64,[A-Za-z0-9+/=\\s]*")
 _items = msgspec.json.Decoder(list[Raw])
+_head = msgspec.json.Decoder(MessageHead)
 _utf8 = codecs.getincrementaldecoder("utf-8")
 _MEDIA: Final = b";base64,"
-_PIECE_BYTES: Final = 1024 * 1024
+_PIECE_BYTES: Final = 1024 * 1024  # half a millisecond
+_MESSAGE_BYTES: Final = 2_048  # a message costs as much as so many bytes, however short it is
 
 
 class RequestView(msgspec.Struct, gc=False):
@@ -78,9 +80,24 @@ def read_steps(body: bytes) -> Generator[None, None, RequestView]:
     yield
     messages = _slices(fields)
     yield
-    heads = _heads(fields["messages"])
-    yield
+    heads = yield from _heads_steps(fields["messages"], messages)
     return _view(fields, text, messages, heads)
+
+
+def _heads_steps(whole: Raw, messages: list[Raw]) -> Generator[None, None, list[MessageHead]]:
+    """The same as `_heads`, one message after the other."""
+    heads: list[MessageHead] = []
+    seen_bytes = 0
+    for message in messages:
+        try:
+            heads.append(_head.decode(message))
+        except msgspec.DecodeError:
+            return _heads(whole)  # which says where
+        seen_bytes += len(message) + _MESSAGE_BYTES
+        if seen_bytes > _PIECE_BYTES:
+            yield
+            seen_bytes = 0
+    return heads
 
 
 def _characters(body: bytes) -> Generator[None, None, int]:
@@ -114,7 +131,7 @@ def _not_utf8(place: int) -> InvalidRequest:
 def _view(fields: dict[str, Raw], text: TextSize, messages: list[Raw], heads: list[MessageHead]) -> RequestView:
     limit, limit_field = _output_limit(fields)
     _check_prefix(heads, fields)
-    is_plain = _RARE.isdisjoint(fields)  # 6 µs less where it is
+    is_plain = _RARE.isdisjoint(fields)  # 3 µs less where it is
     return RequestView(
         fields=fields,
         messages=messages,

@@ -9,6 +9,7 @@ At rest a record is a version and MessagePack, at most 1 KB; what cannot be read
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated, Final
 
@@ -25,6 +26,7 @@ _TRAIL_DENSE: Final = 4  # so many of the newest are never thinned out
 _NARROWED_BYTES: Final = 2
 
 _VERSION: Final = 1
+_HEAD: Final = bytes([_VERSION])
 
 _Digest = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
 _Mark = Annotated[bytes, Meta(max_length=MARK_BYTES)]
@@ -135,7 +137,12 @@ def key_of(line: Line) -> LineKey:
 
 def tools_key(line: Line) -> bytes:
     """What stands for the tools that a line begins with."""
-    return sha256(line.tools + b"/" + line.narrowed).digest()[:DIGEST_BYTES]
+    return _tools_key(line.tools, line.narrowed)
+
+
+@lru_cache(maxsize=1024)
+def _tools_key(tools: bytes, narrowed: bytes) -> bytes:
+    return sha256(tools + b"/" + narrowed).digest()[:DIGEST_BYTES]
 
 
 def thinned(trail: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
@@ -156,12 +163,12 @@ _records = msgspec.msgpack.Decoder(Record)
 
 def pack(record: Record) -> bytes:
     """The record as at most 1,024 bytes."""
-    return bytes([_VERSION]) + _packer.encode(record)
+    return _HEAD + _packer.encode(record)
 
 
 def unpack(data: bytes | None) -> Record | None:
     """The record of these bytes; None for none, for another version's, and for what is damaged."""
-    if data is None or len(data) > RECORD_BYTES_MAX or data[:1] != bytes([_VERSION]):
+    if data is None or len(data) > RECORD_BYTES_MAX or data[:1] != _HEAD:
         return None
     try:
         return _records.decode(memoryview(data)[1:])

@@ -12,11 +12,11 @@ in doubt: taken as warm, and as expired where a report says so.
 Pure: the time is an argument, Unix seconds of the wall clock, because replicas share records.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from math import ceil, floor
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from kimi_gateway.core.cache_loss import NO_LOSS, Loss, Reason
 from kimi_gateway.core.digest import TurnKeys
@@ -36,8 +36,7 @@ _TIME_MAX: Final = 2**32 - 1
 _TOKENS_MAX: Final = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Warmth:
+class Warmth(Struct, frozen=True, gc=False):
     """What is expected of a target's cache.
 
     `expected_read_tokens` will be read; `would_read_tokens` would have been, had the request been the last one,
@@ -60,8 +59,7 @@ class Warmth:
         return Loss(self.reason, lost) if lost > BLOCK_TOKENS else NO_LOSS
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True, gc=False):
     """How a request ended that a model worked on. `keys` are those of the answer, or of as much as was delivered;
     None where nothing was, or where there were several answers. Times are Unix seconds. `usage` None: nothing was
     reported. `assumed`: its split of written tokens by lifetime was not."""
@@ -73,17 +71,17 @@ class Answered:
     assumed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Struct, frozen=True, gc=False):
     """What was lost after all, the record as it is now, and the places where it is to be kept (none: it stays as
-    it is)."""
+    it is). `keys` are those of the answer, where it is one."""
 
     loss: Loss
     record: Record | None
-    places: tuple[bytes, ...] = ()
+    places: Sequence[bytes] = ()
+    keys: TurnKeys | None = None
 
 
-class _Standing(NamedTuple):
+class _Standing(Struct, frozen=True, gc=False):
     """So many tokens of a line stand for a request, of so many had it only grown; and what broke the rest."""
 
     tokens: int
@@ -119,7 +117,7 @@ def _expected(record: Record, prefix: Prefix, sending: Sending, now_s: float, wa
     if lost <= BLOCK_TOKENS:
         return warmth
     reason = _reason(record, prefix, sending, now_s, warmth.expected_read_tokens)
-    return replace(warmth, reason=reason)
+    return structs.replace(warmth, reason=reason)
 
 
 def _reason(
@@ -219,9 +217,9 @@ def observe(
     loss = _final_loss(warmth, answered.usage)
     line = _next_line(warmth, record, prefix, sending, answered)
     if line is None:
-        return Observed(loss, record)
+        return Observed(loss, record, keys=answered.keys)
     new = _next_record(record, prefix, answered.keys, line)
-    return Observed(loss, new, tuple(places_to_write(prefix, answered.keys, new.root)))
+    return Observed(loss, new, places_to_write(prefix, answered.keys, new.root), answered.keys)
 
 
 def _final_loss(warmth: Warmth, usage: TokenUsage | None) -> Loss:

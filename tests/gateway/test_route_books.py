@@ -163,7 +163,7 @@ def test_a_conversation_that_has_a_name_goes_by_it() -> None:
 
     def key(header: str | None, cache_key: Raw | None) -> bytes:
         fields = {"prompt_cache_key": cache_key} if cache_key is not None else {}
-        prefix = read_prefix(history, turns, [], fields, TurnMemo(), conversation=header)
+        prefix = read_prefix(history, turns, fields, conversation=header)
         return conversation_key(prefix, one)
 
     assert key(None, None) == one.key

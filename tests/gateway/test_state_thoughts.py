@@ -80,7 +80,7 @@ def test_nobody_finds_anothers_thought_or_note(server: Server, seal: Seal) -> No
     hidden = [
         shared.kept._place(kind, who, digest)
         for kind in (b"chain", b"anchor")
-        for digest in keys(1, "a")
+        for digest in (keys(1, "a").chain, keys(1, "a").anchor)
         if digest
     ]
     crafted = [TurnKeys(digest, other) for digest in (*hidden, hit.conversation) for other in (None, *hidden)]

@@ -80,14 +80,8 @@ class Caller:
     def prefix(self, messages: Sequence[Message], ask: Ask) -> tuple[Prefix, bytes]:
         """What the gateway reads of a request, and which turns have a thought."""
         view = read(encode(self._body(messages, ask)))
-        found = read_prefix(
-            read_history(view.heads, self.memo),
-            view.heads,
-            view.messages,
-            view.fields,
-            self.memo,
-            conversation=ask.conversation,
-        )
+        history = read_history(view.heads, self.memo)
+        found = read_prefix(history, view.heads, view.fields, conversation=ask.conversation)
         return found, thought_runs(view.heads)
 
     def ask(

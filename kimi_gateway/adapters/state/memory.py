@@ -17,11 +17,14 @@ class MemoryConversations:
         self._notes = Notes(max_notes, bounds.retention_s)
         self._mono = mono
 
-    async def recall(self, owner: Owner, wanted: Sequence[TurnKeys], places: Sequence[bytes]) -> Remembered:
+    def recall_now(self, owner: Owner, wanted: Sequence[TurnKeys], places: Sequence[bytes]) -> Remembered:
         now_s = self._mono()
         return Remembered(self._store.find(owner, wanted, now_s), self._notes.first(owner, places, now_s))
 
-    async def keep(
+    async def recall(self, owner: Owner, wanted: Sequence[TurnKeys], places: Sequence[bytes]) -> Remembered:
+        return self.recall_now(owner, wanted, places)
+
+    def keep_now(
         self,
         owner: Owner,
         thoughts: Sequence[tuple[TurnKeys, Thought]],
@@ -36,6 +39,17 @@ class MemoryConversations:
             self._store.keep(owner, keys, thought, now_s, conversation=conversation)
         if note is not None:
             self._notes.put(owner, places, note, now_s)
+
+    async def keep(
+        self,
+        owner: Owner,
+        thoughts: Sequence[tuple[TurnKeys, Thought]],
+        *,
+        conversation: bytes = b"",
+        places: Sequence[bytes] = (),
+        note: bytes | None = None,
+    ) -> None:
+        self.keep_now(owner, thoughts, conversation=conversation, places=places, note=note)
 
     async def forget_key(self, key: str) -> int:
         self._notes.forget_key(key)

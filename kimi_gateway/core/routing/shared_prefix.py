@@ -85,23 +85,32 @@ class _Trust(Struct, gc=False):
 
 
 def opening_of(
-    heads: Sequence[MessageHead], *, tools: bytes, tools_bytes: int, effort: str, memo: TurnMemo
+    heads: Sequence[MessageHead],
+    *,
+    tools: bytes,
+    tools_bytes: int,
+    effort: str,
+    memo: TurnMemo | None = None,
+    digests: Sequence[bytes] = (),
 ) -> Opening:
     """The opening of a request. `tools` is the digest of its list (`Recall.tools`), `tools_bytes` the list's size,
-    `effort` the word as it is sent. Takes 5 us and, for turns that `memo` does not know, the time to digest
-    them."""
-    size, systems = tools_bytes, []
-    turns = iter(heads)
-    first = next(turns, None)
-    while first is not None and first.role in _SYSTEM_ROLES:
-        systems.append(memo.digest(first).value)
-        size += _size(first)
-        first = next(turns, None)
+    `effort` the word as it is sent. Takes 4 us where `digests` are those of the messages (`Prefix.digests`); else,
+    for turns that `memo` does not know, the time to digest them besides."""
+    size, systems = tools_bytes, 0
+    for head in heads:
+        if head.role not in _SYSTEM_ROLES:
+            break
+        size += _size(head)
+        systems += 1
+    if not digests:
+        known = memo or TurnMemo()
+        digests = [known.digest(head).value for head in heads[: systems + 1]]
     found = []
-    messages = b"".join(systems)
-    if first is not None:
-        turn = memo.digest(first).value
-        found.append(Beginning(_digest(b"first", tools, effort, messages + turn), _tokens(size + _size(first))))
+    messages = b"".join(digests[:systems])
+    if systems < len(heads):
+        turn = digests[systems]
+        size_bytes = size + _size(heads[systems])
+        found.append(Beginning(_digest(b"first", tools, effort, messages + turn), _tokens(size_bytes)))
     else:
         turn = b""
     if systems:
