@@ -109,7 +109,10 @@ class Exchange:
             return
         messages = self._sink.messages()
         observed = self._account.observed(messages)
-        anomaly = await self._ctx.thinking.keep(self._prepared.recall, messages, observed, partial=partial)
+        thinking, recall = self._ctx.thinking, self._prepared.recall
+        if thinking.keep_now(recall, messages, observed, partial=partial):
+            return
+        anomaly = await thinking.keep(recall, messages, observed, partial=partial)
         if anomaly:
             self._account.note(anomaly)
 

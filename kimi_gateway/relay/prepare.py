@@ -187,14 +187,13 @@ def _seconds(header: str | None) -> float | None:
 
 async def _recall(view: RequestView, frame: Frame, client: Client, ctx: Context) -> Recall:
     """What is remembered of the conversation; its thoughts only where repair is on, for all and for this key."""
-    policy = frame.policy
-    return await ctx.thinking.recall(
-        view,
-        policy.name,
-        repairs=ctx.settings.thinking.repair and policy.thinking_repair,
-        details=frame.details,
-        conversation=client.header(b"x-kimi-conversation"),
-    )
+    policy, thinking = frame.policy, ctx.thinking
+    repairs = ctx.settings.thinking.repair and policy.thinking_repair
+    name = client.header(b"x-kimi-conversation")
+    found = thinking.recall_now(view, policy.name, repairs=repairs, details=frame.details, conversation=name)
+    if found is not None:
+        return found
+    return await thinking.recall(view, policy.name, repairs=repairs, details=frame.details, conversation=name)
 
 
 def _wants_calls(view: RequestView) -> bool:
