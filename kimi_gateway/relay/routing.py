@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from backends.dialect import Dialect
-from kimi_gateway.core.digest import TurnMemo
 from kimi_gateway.core.plan import Plan
 from kimi_gateway.core.routing.candidate import Candidate, Policy, Wants, candidate_of, policy_of
 from kimi_gateway.core.routing.explain import plan_header
@@ -46,7 +45,6 @@ class Routing:
     paces: PaceBook = field(default_factory=PaceBook)
     outputs: OutputBook = field(default_factory=OutputBook)
     shared: SharedPrefixes = field(default_factory=SharedPrefixes)
-    memo: TurnMemo = field(default_factory=lambda: TurnMemo(max_entries=2048))
     in_flight: dict[str, int] = field(default_factory=dict)
     is_limited: bool = False  # a target has limits
     _bases: dict[tuple[object, ...], tuple[Candidate, ...]] = field(default_factory=dict)
@@ -218,7 +216,11 @@ class Router:
         tools = view.fields.get("tools")
         size = len(tools) if tools is not None else 0
         return opening_of(
-            view.heads, tools=recall.tools, tools_bytes=size, effort=self.asking.effort, memo=self.routing.memo
+            view.heads,
+            tools=recall.tools,
+            tools_bytes=size,
+            effort=self.asking.effort,
+            digests=recall.prefix.digests,
         )
 
     def _candidate(self, base: Candidate, tier: str, *, alone: bool) -> Candidate:
