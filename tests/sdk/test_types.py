@@ -41,6 +41,7 @@ def refused(command: list[str], pattern: str) -> tuple[list[int], str]:
     return sorted({int(line) - begin for line in re.findall(pattern, said)}), said
 
 
+@pytest.mark.timeout(180)  # the first run of a checkout has no cache
 def test_mypy_infers_the_output_and_finds_each_mistake(user: Path) -> None:
     lines, said = refused(
         [sys.executable, "-m", "mypy", "--no-error-summary", str(user)], r"user\.py:(\d+): error"

@@ -193,7 +193,7 @@ def test_while_valkey_is_away_a_closed_gateway_refuses_at_once() -> None:
             answer = made.ask(gateway)
             took.append(time.monotonic() - began)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "state_unavailable")
-        assert min(took) < 0.1, "told within a tenth of a second where the machine has time for it"
+        assert min(took) < 1, "told at once, however busy the machine is: the state's own limits are longer"
         assert made.booked() == rows
         made.server.start()
         assert becomes_true(lambda: made.ask(gateway).status_code == 200)
