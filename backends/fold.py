@@ -43,8 +43,8 @@ _PIECES_MAX: Final = 64
 class _Text:
     """A text in pieces. Null counts only where no piece came; a value that is no text replaces all.
 
-    Pieces are joined when there are many, for they take ten times their text, and once more when they are read:
-    to put one away costs 0.05 µs instead of 0.3.
+    Pieces are joined when there are many, for as objects they take several times their text: to put one away
+    costs 0.13 µs, where writing each to a buffer cost 0.19.
     """
 
     __slots__ = ("_buffer", "_other", "_pieces")

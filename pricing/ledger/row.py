@@ -4,7 +4,7 @@ Its field names are an interface (`show --format json`, `report`, `export`). Mon
 here and in SQL; the outside form is made by `pricing.ledger.shown`.
 """
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias, final
 
 import msgspec
 
@@ -60,10 +60,11 @@ class LineRecord(msgspec.Struct, frozen=True, gc=False):
     nano: int
 
 
-class LedgerRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """One request. Tokens are counts; None means unknown, never zero. `started_at` is Unix seconds, UTC.
+class RowColumns(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """What of a request the ledger has columns for, and its tags: enough to book it.
 
-    `cost_nano` is None for an unpriced row. `prompt_tokens = input + cached + write_5m + write_1h`.
+    Tokens are counts; None means unknown, never zero. `started_at` is Unix seconds, UTC. `cost_nano` is None for
+    an unpriced row. `prompt_tokens = input + cached + write_5m + write_1h`.
     """
 
     request_id: str
@@ -73,37 +74,44 @@ class LedgerRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     route: str = ""  # the public model that was asked for
     target: str = ""
     model: str = ""  # the public name of what answered
-    upstream_model: str = ""  # the upstream's own name of what answered
     tier: str = "standard"
     effort: str = "unset"
     ttl: str = ""  # requested; "" where none was
-    stream: bool = False
     status: Status = "open"
-    outcome: str = ""  # "" or thinking_exhausted
-    http_status: int = 0
-    attempts: list[AttemptRecord] = []
+    owner: str = ""  # process that holds the open row
+    lease_until: float = 0.0
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     write_5m_tokens: int | None = None
     write_1h_tokens: int | None = None
     completion_tokens: int | None = None
     reasoning_tokens: int | None = None
-    search_calls: int = 0
     cost_nano: int | None = None
+    cost_source: CostSource = "none"
+    estimated: bool = False
+    assumed: bool = False  # the TTL split was taken from the request
+    prefix: str = ""  # the conversation's id: the same for all of its requests
+    cache_loss: str = ""  # why cached tokens were lost, one word of few; "" where none were
+
+
+class LedgerRow(RowColumns, kw_only=True, omit_defaults=True, gc=False):
+    """One request, with everything that is known of it."""
+
+    upstream_model: str = ""  # the upstream's own name of what answered
+    stream: bool = False
+    outcome: str = ""  # "" or thinking_exhausted
+    http_status: int = 0
+    attempts: list[AttemptRecord] = []
+    search_calls: int = 0
     table_cost_nano: int | None = None  # the card's value where the upstream reported its own
     reserved_nano: int | None = None  # what was held of a budget for it; None without one
     allocated_nano: int | None = None  # its share of the GPUs' time; None where nobody said what they cost
-    cost_source: CostSource = "none"
     lines: list[LineRecord] = []
     card: str = ""  # id of the card used, with its date and the write rule
-    estimated: bool = False
     estimate_bound_nano: int | None = None  # the true cost is within cost ± this
-    assumed: bool = False  # the TTL split was taken from the request
     anomaly: str = ""  # comma-separated names, "" where all is well
     adjusted: list[str] = []
     thinking: str = ""
-    prefix: str = ""  # the conversation's id: the same for all of its requests
-    cache_loss: str = ""  # why cached tokens were lost, one word of few; "" where none were
     cache_lost_tokens: int | None = None  # how many would have been read
     cache_lost_nano: int | None = None  # what that cost; None where no price is known
     raw_usage: dict[str, Any] | None = None  # the upstream's own object, for audit
@@ -113,5 +121,13 @@ class LedgerRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     wait_ms: int = 0
     ttft_ms: int | None = None
     total_ms: int | None = None
-    owner: str = ""  # process that holds the open row
-    lease_until: float = 0.0
+
+
+@final
+class StoredRow(RowColumns, kw_only=True, omit_defaults=True, gc=False):
+    """A row read for its columns only; `data` is the JSON of the whole `LedgerRow`, as it was written."""
+
+    data: str = ""
+
+
+Bookable: TypeAlias = LedgerRow | StoredRow

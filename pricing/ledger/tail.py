@@ -5,8 +5,9 @@ from typing import Final
 
 from pricing.ledger.framing import Damage
 from pricing.ledger.journal import JournalWriter
-from pricing.ledger.journal_files import Found, JournalFile, Reader, open_reader
+from pricing.ledger.journal_files import Found, JournalFile, Reader, open_to_book
 from pricing.ledger.pending import Pending
+from pricing.ledger.records import ToBook
 from pricing.ledger.store import Store
 
 _log: Final = logging.getLogger("pricing.ledger")
@@ -25,7 +26,7 @@ class Tail:
         self._lease_s = lease_s
         self._pending = Pending()
         self._file: JournalFile | None = None
-        self._reader: Reader | None = None
+        self._reader: Reader[ToBook] | None = None
         self._damaged: set[int] = set()
 
     def drain(self, store: Store, *, now: float) -> int:
@@ -43,6 +44,8 @@ class Tail:
                 self._take(file, found, now)
                 written += self._book(store, now)
                 booked = True
+                if reader.at_end:
+                    break  # what came meanwhile is for the next time: chasing it would book ever smaller batches
         return written if booked else self._book(store, now)
 
     def finish(self, store: Store) -> bool:
@@ -63,20 +66,20 @@ class Tail:
             self._reader.close()
             self._reader = None
 
-    def _reader_of(self, file: JournalFile) -> Reader | None:
+    def _reader_of(self, file: JournalFile) -> Reader[ToBook] | None:
         if self._file == file:
             return self._reader
         self.close()
         self._file = file
         try:
-            self._reader = open_reader(file.path)
+            self._reader = open_to_book(file.path)
         except FileNotFoundError:
             _log.error("journal %s was deleted before it was in the ledger", file.path)
         return self._reader
 
-    def _take(self, file: JournalFile, found: list[Found], now: float) -> None:
+    def _take(self, file: JournalFile, found: list[Found[ToBook]], now: float) -> None:
         for item in found:
-            if isinstance(item, Damage):
+            if type(item) is Damage:
                 self._damaged.add(file.segment)
                 _log.error("journal %s: bytes %d to %d are no record", file.path, item.start, item.end)
             else:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pricing.ledger.framing import Damage
 from pricing.ledger.journal_files import DAMAGED_SUFFIX, Located, NewerFormat, list_journals, open_reader
-from pricing.ledger.records import Settled
+from pricing.ledger.records import RequestRecord, Settled
 from pricing.ledger.row import LedgerRow
 from pricing.ledger.store import Store
 
@@ -39,7 +39,7 @@ def undrained(directory: Path, ledger_id: str, store: Store) -> Undrained:
     return Undrained(count, rows, damaged)
 
 
-def _after_drained(directory: Path, ledger_id: str, store: Store) -> Iterator[Located]:
+def _after_drained(directory: Path, ledger_id: str, store: Store) -> Iterator[Located[RequestRecord]]:
     for file in list_journals(directory, ledger_id):
         try:
             reader = open_reader(file.path, store.drained_bytes(file.name))

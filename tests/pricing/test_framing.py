@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pricing.ledger.framing import Damage, Framed, frame, scan_lines, scan_rest
+from pricing.ledger.framing import Damage, Framed, _plain_line, _record_at, frame, scan_lines, scan_rest
 from pricing.ledger.records import Opened, RecordError, decode_record, encode
 from support.ledger_rows import open_row
 
@@ -128,3 +128,22 @@ def test_a_record_written_into_a_text_is_never_taken_for_one() -> None:
         except RecordError:
             continue
         raise AssertionError(f"took {record} for a record")
+
+
+@settings(max_examples=60, deadline=None)
+@given(payloads, st.data())
+def test_the_quick_look_at_a_line_finds_what_the_careful_one_finds(
+    records: list[bytes], data: st.DataObject
+) -> None:
+    whole = bytearray(b"".join(map(frame, records)))
+    for at in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=3)):
+        whole[at] = data.draw(st.sampled_from(b"0123456789abcdefABCDEF +-_\n"))
+    line = bytes(whole)
+    quick = [_plain_line(line, position, len(line)) for position in range(len(line))]
+    careful = [_record_at(line, position, len(line)) for position in range(len(line))]
+    assert [found for found in quick if found is not None] == [
+        careful[position] for position, found in enumerate(quick) if found is not None
+    ]
+    if line == b"".join(map(frame, records)):
+        starts = [start for start, _, _ in spans(records)]
+        assert [quick[start] for start in starts] == [careful[start] for start in starts] != [None]

@@ -1,11 +1,13 @@
 """What is under way in a journal: any order, any outage and any crash end with the same rows."""
 
+from collections.abc import Sequence
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pricing.ledger.pending import Pending
 from pricing.ledger.records import Opened, Progressed, Settled
-from pricing.ledger.row import LedgerRow
+from pricing.ledger.row import Bookable
 from support.ledger_rows import open_row, settled_row
 
 Event = Opened | Progressed | Settled
@@ -105,7 +107,7 @@ def drain(events: list[Event], first: int, ledger: dict[str, str], data: st.Data
     return remembered
 
 
-def book(rows: list[LedgerRow], ledger: dict[str, str]) -> None:
+def book(rows: Sequence[Bookable], ledger: dict[str, str]) -> None:
     """What the ledger's upsert does: a row only climbs."""
     ranks = {"open": 0, "unsettled": 1, "ok": 2}
     for row in rows:

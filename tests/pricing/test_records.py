@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pricing.ledger.records import RecordError, Settled, decode_record, decode_row, encode
+from pricing.ledger.records import (
+    Ended,
+    Opened,
+    RecordError,
+    Settled,
+    decode_record,
+    decode_row,
+    decode_to_book,
+    encode,
+    encode_into,
+)
+from pricing.ledger.row import RowColumns
 from support.ledger_rows import settled_row
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=6)  # halves of surrogate pairs included
@@ -57,3 +68,43 @@ def test_a_line_that_cannot_be_read_is_said_to_be_none(value: str) -> None:
         decode_record(f'{{"kind":"settled","row":{row}}}'.encode())
     with pytest.raises(RecordError):
         decode_row(row)
+
+
+@given(st.dictionaries(ANY_TEXT, ANY_JSON, max_size=3), ANY_TEXT, st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=2))
+@settings(max_examples=60)
+def test_what_is_read_for_the_ledger_is_the_whole_row(
+    usage: dict[str, Any], text: str, tags: dict[str, str]
+) -> None:
+    payload = encode(Settled(settled_row("a", raw_usage=usage, model=text, tags=tags)))
+    read, booked = decode_record(payload), decode_to_book(payload)
+    assert isinstance(read, Settled)
+    assert isinstance(booked, Ended)
+    assert decode_row(booked.row.data) == read.row
+    for name in RowColumns.__struct_fields__:
+        assert getattr(booked.row, name) == getattr(read.row, name), name
+
+
+def test_an_end_written_in_another_order_is_read_for_the_ledger_too() -> None:
+    payload = b'{"row":{"started_at":1,"message":"m","request_id":"a"},"kind":"settled"}'
+    booked = decode_to_book(payload)
+    assert isinstance(booked, Ended)
+    assert decode_row(booked.row.data) == decode_record(payload).row  # type: ignore[union-attr]  # it is no head
+
+
+@pytest.mark.parametrize("value", [b'"\xff"', b"{", b"1e", b"[" * 9999 + b"]" * 9999])
+def test_a_line_that_cannot_be_read_is_none_for_the_ledger_either(value: bytes) -> None:
+    with pytest.raises(RecordError):
+        decode_to_book(
+            b'{"kind":"settled","row":{"request_id":"a","started_at":1,"raw_usage":{"x":' + value + b"}}}"
+        )
+
+
+def test_the_buffer_holds_the_last_record_alone() -> None:
+    buffer = bytearray()
+    for record in (
+        Settled(settled_row("a", message="x" * 5000)),
+        Opened(settled_row("\ud800")),
+        Opened(settled_row("b")),
+    ):
+        encode_into(record, buffer)
+        assert bytes(buffer) == encode(record)

@@ -12,7 +12,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from pricing.ledger.errors import LedgerDown, LedgerMissing, LedgerTooNew, StoreError
-from pricing.ledger.row import LedgerRow
+from pricing.ledger.records import Ended, Settled, decode_to_book, encode
+from pricing.ledger.row import Bookable, LedgerRow
 from pricing.ledger.store import Store
 from pricing.ledger.store.tables import REVISIONS, metadata
 from support.ledger_rows import START, ledger_url, open_row, settled_row
@@ -241,4 +242,39 @@ def test_the_start_is_kept_to_the_digit(store: Store) -> None:
     row = store.get("a")
     assert row is not None
     assert row.started_at == START + 0.123456
+    store.close()
+
+
+def read_to_book(row: LedgerRow) -> Bookable:
+    """The row, by way of a journal."""
+    record = decode_to_book(encode(Settled(row)))
+    assert isinstance(record, Ended)
+    return record.row
+
+
+def test_any_number_of_rows_is_booked_with_tags_and_sums(store: Store) -> None:
+    for count in (1, 7, 8, 63, 64, 137):
+        key = f"key-{count}"
+        rows = [
+            settled_row(f"{count}-{number}", key=key, tags={"n": str(number), "key": key})
+            for number in range(count)
+        ]
+        store.upsert([open_row(f"{count}-0", key=key, owner="one", lease_until=9.0)])
+        for _ in range(2):
+            store.upsert([read_to_book(row) for row in rows])
+        assert [store.get(row.request_id) for row in rows] == rows
+        (total,) = store.report((), where={"key": key})
+        assert (total.requests, total.open_requests, total.tokens["prompt_tokens"]) == (count, 0, 7 * count)
+        assert {line.by["tag:key"]: line.requests for line in store.report(["tag:key"])}[key] == count
+    assert store.inconsistencies() == []
+    store.close()
+
+
+def test_what_a_database_cannot_hold_is_replaced_on_the_way_from_the_journal(store: Store) -> None:
+    store.upsert([read_to_book(settled_row("a", model="k\0", tags={"t\0": "\0v"}, prompt_tokens=10**15))])
+    (line,) = store.report(["model"], from_rows=True)
+    assert (line.by["model"], line.unknown["prompt_tokens"]) == ("k\ufffd", 1)
+    row = store.get("a")
+    assert row is not None
+    assert (row.model, row.prompt_tokens) == ("k\0", 10**15)
     store.close()

@@ -11,7 +11,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, delete, func, select, update
 
 from pricing.ledger.records import decode_row
-from pricing.ledger.row import LedgerRow
+from pricing.ledger.row import Bookable, LedgerRow
 from pricing.ledger.store.engine import Database
 from pricing.ledger.store.report import Period, ReportRow, read_report
 from pricing.ledger.store.repricings import RepricingTable
@@ -57,11 +57,11 @@ class Store:
         self._writes = Writes(self._database.dialect)
         self.name = self._database.name
 
-    def upsert(self, rows: Sequence[LedgerRow]) -> None:
+    def upsert(self, rows: Sequence[Bookable]) -> None:
         """Books rows by request id. Repeating it, or coming late with an older state, changes nothing."""
         self.book(rows, {})
 
-    def book(self, rows: Sequence[LedgerRow], drained: Mapping[str, int]) -> None:
+    def book(self, rows: Sequence[Bookable], drained: Mapping[str, int]) -> None:
         """Books rows and remembers how many bytes of which journal files are drained, in one transaction."""
         with self._database.writing() as connection:
             self._writes.book(connection, rows)
