@@ -73,7 +73,9 @@ def interrupts(terminal: Terminal, upstream: ScriptedUpstream) -> None:
     terminal.wait_for('You said "still here"')
     terminal.wait_for("USD")
     terminal.wait_for("> ")
-    terminal.press("half a line\x03")
+    terminal.press("half a line")
+    terminal.wait_for("half a line")  # it is read; Ctrl-C takes from a terminal what is not
+    terminal.press("\x03")
     terminal.wait_for("(forgotten; Ctrl-D or /quit ends)")
     terminal.press("cut off\r")
     terminal.wait_for("/resume goes on with it.")
